@@ -1,0 +1,211 @@
+/**
+ * Every error that fencepost throws is a `FencepostError` with a stable `code`. Facts are fields, so that
+ * nobody has to read them out of a message. Contention is no error where the caller asked "try".
+ */
+export type FencepostErrorCode =
+  | 'INVALID_ARGUMENT'
+  | 'NOT_ACQUIRED'
+  | 'LEASE_LOST'
+  | 'LEASE_RELEASED'
+  | 'STALE_TERM'
+  | 'HOLDER_EXPIRED'
+  | 'FOREIGN_LEASE'
+  | 'SEQUENCE_MISMATCH'
+  | 'TOKEN_OVERFLOW'
+  | 'TRANSACTION_ABORTED'
+  | 'TRANSACTION_CUT_OFF'
+  | 'TRANSACTION_RETRYABLE'
+  | 'OUTCOME_UNKNOWN'
+  | 'SCHEMA_MISSING'
+  | 'SCHEMA_OUTDATED'
+  | 'PERMISSION_DENIED'
+  | 'DATABASE_UNAVAILABLE'
+  | 'AUTHENTICATION_FAILED'
+  | 'READ_ONLY_SERVER'
+  | 'QUERY_FAILED'
+  | 'UNKNOWN_TABLE'
+  | 'UNKNOWN_COLUMN'
+  | 'FENCE_COLUMN_MISSING'
+  | 'POOL_ENDED'
+  | 'CLOSED'
+  | 'LOCAL_SERVER_FAILED'
+
+/** The base of every error fencepost throws. `code` is stable across versions; the message is not. */
+export class FencepostError extends Error {
+  readonly code: FencepostErrorCode
+
+  constructor(code: FencepostErrorCode, message: string, options?: ErrorOptions) {
+    super(message, options)
+    this.name = new.target.name
+    this.code = code
+  }
+}
+
+/** An argument is out of bounds. Thrown before anything is sent to the database. */
+export class InvalidArgumentError extends FencepostError {
+  /** The option or argument, as the caller wrote it. */
+  readonly argument: string
+  readonly value: unknown
+
+  constructor(argument: string, value: unknown, message: string) {
+    super('INVALID_ARGUMENT', message)
+    this.argument = argument
+    this.value = value
+  }
+}
+
+/** Who stands in the way of a lease. What the database does not know is undefined. */
+export interface Contender {
+  /** The holder's label: for people, not an identity. */
+  readonly label: string | undefined
+  readonly host: string | undefined
+  readonly pid: number | undefined
+  readonly since: Date | undefined
+  /** Milliseconds until the holder's TTL ends unless it renews, by the database's clock when it answered. */
+  readonly remainingMs: number | undefined
+}
+
+/** The lease was not granted within the time the caller was ready to wait. */
+export class NotAcquiredError extends FencepostError {
+  readonly lease: string
+  readonly waitedMs: number
+  readonly contender: Contender | undefined
+
+  constructor(lease: string, waitedMs: number, contender: Contender | undefined) {
+    const by = contender?.label === undefined ? '' : `; it is held by ${contender.label}`
+    super(
+      'NOT_ACQUIRED',
+      `lease "${lease}" was not granted within ${Math.round(waitedMs)} ms${by}. Wait longer, or treat it as busy.`,
+    )
+    this.lease = lease
+    this.waitedMs = waitedMs
+    this.contender = contender
+  }
+}
+
+/** Why a lease is lost: its holder was ended by the next taker, its time ran out here, or its hard end came. */
+export type LossReason = 'ended' | 'expired' | 'deadline' | 'closed'
+
+/** The lease is no longer held. It is the reason of the lease's `signal` and final for that handle. */
+export class LeaseLostError extends FencepostError {
+  readonly lease: string
+  readonly token: bigint
+  readonly reason: LossReason
+
+  constructor(lease: string, token: bigint, reason: LossReason, options?: ErrorOptions) {
+    const why = {
+      ended: 'the database says its holder has ended',
+      expired: 'it could not be renewed in time',
+      deadline: 'its maximum hold has passed',
+      closed: 'its Fencepost was closed',
+    }[reason]
+    super(
+      'LEASE_LOST',
+      `lease "${lease}" (token ${token}) is lost: ${why}. Stop the work it guards, and acquire it anew.`,
+      options,
+    )
+    this.lease = lease
+    this.token = token
+    this.reason = reason
+  }
+}
+
+/** The handle was released, so it guards nothing any more. */
+export class LeaseReleasedError extends FencepostError {
+  readonly lease: string
+  readonly token: bigint
+
+  constructor(lease: string, token: bigint) {
+    super('LEASE_RELEASED', `lease "${lease}" (token ${token}) has been released. Acquire it anew to go on.`)
+    this.lease = lease
+    this.token = token
+  }
+}
+
+/** The database refused a write: a newer term exists, or this one was released. Nothing of the transaction stays. */
+export class StaleTermError extends FencepostError {
+  readonly lease: string
+  readonly token: bigint
+  /** The token that stands in the way: of the lease, or stamped on the row. Undefined when the server did not say. */
+  readonly currentToken: bigint | undefined
+
+  constructor(lease: string, token: bigint, currentToken: bigint | undefined, options?: ErrorOptions) {
+    const now = currentToken === undefined ? '' : `; the current token is ${currentToken}`
+    super(
+      'STALE_TERM',
+      `the write under lease "${lease}" with token ${token} was refused: the term is stale${now}. Nothing was written.`,
+      options,
+    )
+    this.lease = lease
+    this.token = token
+    this.currentToken = currentToken
+  }
+}
+
+/** The database refused to begin fenced work: the holder has expired or ended. Nothing was written. */
+export class HolderExpiredError extends FencepostError {
+  readonly lease: string
+  readonly token: bigint
+
+  constructor(lease: string, token: bigint, options?: ErrorOptions) {
+    super(
+      'HOLDER_EXPIRED',
+      `the holder of lease "${lease}" (token ${token}) has expired, so no new write may begin. Acquire the lease anew.`,
+      options,
+    )
+    this.lease = lease
+    this.token = token
+  }
+}
+
+/** The lease was granted by another database than the one that was asked to honour it. */
+export class ForeignLeaseError extends FencepostError {
+  readonly lease: string
+  readonly token: bigint
+
+  constructor(lease: string, token: bigint, options?: ErrorOptions) {
+    super(
+      'FOREIGN_LEASE',
+      `this database knows no holder for lease "${lease}" (token ${token}): the lease belongs to another Fencepost's ` +
+        'database, or its holder ended long ago. Nothing was written. Use a connection to the database that granted it.',
+      options,
+    )
+    this.lease = lease
+    this.token = token
+  }
+}
+
+/** Tokens of two sequences cannot be compared, so a term of another sequence is refused. */
+export class SequenceMismatchError extends FencepostError {
+  readonly lease: string
+  readonly expected: string
+  readonly actual: string
+
+  constructor(lease: string, expected: string, actual: string) {
+    super(
+      'SEQUENCE_MISMATCH',
+      `lease "${lease}" draws its tokens from sequence "${actual}", not "${expected}". Tokens of two sequences cannot ` +
+        'be compared: name the same sequence in both places.',
+    )
+    this.lease = lease
+    this.expected = expected
+    this.actual = actual
+  }
+}
+
+/** The request may or may not have taken effect. Ask the database before acting on either. */
+export class OutcomeUnknownError extends FencepostError {
+  constructor(message: string, options?: ErrorOptions) {
+    super('OUTCOME_UNKNOWN', message, options)
+  }
+}
+
+/** The database answered with an error, or did not answer. `sqlState` is PostgreSQL's code when there is one. */
+export class DatabaseError extends FencepostError {
+  readonly sqlState: string | undefined
+
+  constructor(code: FencepostErrorCode, message: string, options: { cause: unknown; sqlState?: string | undefined }) {
+    super(code, message, { cause: options.cause })
+    this.sqlState = options.sqlState
+  }
+}
