@@ -83,8 +83,8 @@ export class NotAcquiredError extends FencepostError {
   }
 }
 
-/** Why a lease is lost: its holder was ended by the next taker, its time ran out here, or its hard end came. */
-export type LossReason = 'ended' | 'expired' | 'deadline' | 'closed'
+/** Why a lease is lost: its holder was ended by the next taker, its time ran out here, or its Fencepost was closed. */
+export type LossReason = 'ended' | 'expired' | 'closed'
 
 /** The lease is no longer held. It is the reason of the lease's `signal` and final for that handle. */
 export class LeaseLostError extends FencepostError {
@@ -96,8 +96,7 @@ export class LeaseLostError extends FencepostError {
     const why = {
       ended: 'the database says its holder has ended',
       expired: 'it could not be renewed in time',
-      deadline: 'its maximum hold has passed',
-      closed: 'its Fencepost was closed',
+        closed: 'its Fencepost was closed',
     }[reason]
     super(
       'LEASE_LOST',

@@ -1,0 +1,236 @@
+import pg from 'pg'
+import type { Clock } from '../clock.ts'
+import type { Logger } from '../logger.ts'
+import { RequestFailure, isConnectionState, spoilsConnection, sqlStateOf } from './failure.ts'
+
+/** One row as the server sent it: every value is text or null, whatever parsers the host program has set. */
+export type TextRow = Record<string, string | null>
+
+export interface ConnectionOptions {
+  readonly config: pg.ClientConfig
+  readonly applicationName: string
+  readonly clock: Clock
+  readonly logger: Logger
+}
+
+export interface Request {
+  readonly text: string
+  readonly values?: readonly unknown[]
+  /** Names a prepared statement; not used behind a pooler, which may lead each request to another server session. */
+  readonly name?: string
+  /** Milliseconds for everything: waiting for its turn, connecting, sending and the answer. */
+  readonly timeoutMs: number
+}
+
+/** What a new session is asked first, in the same round trip as what the connection asks for itself. */
+export interface Greeting {
+  /** Named SQL expressions: `{ version: 'fencepost.schema_version()::text' }`. */
+  readonly columns: Readonly<Record<string, string>>
+  /** Looks at the answer; what it throws closes the session. */
+  check(row: TextRow): void
+}
+
+/** Values stay text, so that neither a global parser nor the size of a number matters. */
+const asText = { getTypeParser: () => (value: string) => value }
+
+/**
+ * One connection of fencepost's own. It connects when first used, runs one request at a time, and throws itself away
+ * after a timeout or an error that makes it useless; the next request connects anew. It never retries.
+ */
+export class Connection {
+  readonly #options: ConnectionOptions
+  readonly #greeting: Greeting
+  #session: Session | undefined
+  #turn: Promise<unknown> = Promise.resolve()
+  #closed = false
+
+  constructor(options: ConnectionOptions, greeting: Greeting) {
+    this.#options = options
+    this.#greeting = greeting
+  }
+
+  /** @throws RequestFailure */
+  async query(request: Request): Promise<TextRow[]> {
+    const due = this.#options.clock.monotonicMs() + request.timeoutMs
+    const turn = this.#turn
+    const { promise: done, resolve: release } = Promise.withResolvers<void>()
+    this.#turn = turn.then(() => done)
+    try {
+      await this.#within(due, turn, 'the connection is busy')
+      return await this.#run(request, due)
+    } finally {
+      release()
+    }
+  }
+
+  /** Ends the session after the request in progress. Further requests fail. */
+  async close(): Promise<void> {
+    this.#closed = true
+    await this.#turn
+    const session = this.#session
+    this.#session = undefined
+    if (session !== undefined) await session.end()
+  }
+
+  async #run(request: Request, due: number): Promise<TextRow[]> {
+    if (this.#closed) throw new RequestFailure('unsent', new Error('the connection is closed'))
+    const session = await this.#open(due)
+    try {
+      return await session.query(request, this.#leftMs(due))
+    } catch (failure) {
+      if (failure instanceof RequestFailure && (failure.effect === 'unknown' || spoilsConnection(failure.sqlState))) {
+        this.#discard(session)
+      }
+      throw failure
+    }
+  }
+
+  async #open(due: number): Promise<Session> {
+    if (this.#session?.isUsable) return this.#session
+    const session = new Session(this.#options)
+    try {
+      await session.connect(this.#leftMs(due), this.#greeting)
+    } catch (error) {
+      session.destroy()
+      // A greeting changes nothing that matters, so whatever was lost with it, the request itself was not sent.
+      if (error instanceof RequestFailure) throw new RequestFailure('unsent', error.cause)
+      throw error
+    }
+    this.#session = session
+    return session
+  }
+
+  #discard(session: Session): void {
+    session.destroy()
+    if (this.#session === session) this.#session = undefined
+  }
+
+  #leftMs(due: number): number {
+    return Math.max(1, due - this.#options.clock.monotonicMs())
+  }
+
+  async #within(due: number, promise: Promise<unknown>, what: string): Promise<void> {
+    let cancel = (): void => {}
+    const timeout = new Promise<never>((_, reject) => {
+      cancel = this.#options.clock.after(this.#leftMs(due), () => {
+        reject(new RequestFailure('unsent', new Error(what)))
+      })
+    })
+    try {
+      await Promise.race([promise, timeout])
+    } finally {
+      cancel()
+    }
+  }
+}
+
+/** One session: from connect to the first sign of trouble. */
+class Session {
+  readonly #client: pg.Client
+  readonly #clock: Clock
+  #ended = false
+  #warned = false
+  #isPooled = false
+
+  constructor(options: ConnectionOptions) {
+    this.#clock = options.clock
+    this.#client = new pg.Client({
+      application_name: options.applicationName,
+      keepAlive: true,
+      ...options.config,
+      types: asText,
+    })
+    // Without a listener a lost connection would end the process.
+    this.#client.on('error', (error) => {
+      options.logger.debug(`fencepost: a connection was lost: ${error.message}`)
+      this.#ended = true
+    })
+    this.#client.on('end', () => {
+      this.#ended = true
+    })
+    // A cancelled wait for a synchronous standby is answered with success and this warning.
+    this.#client.on('notice', (notice) => {
+      if (notice.code === '01000') this.#warned = true
+    })
+  }
+
+  get isUsable(): boolean {
+    return !this.#ended
+  }
+
+  async connect(timeoutMs: number, greeting: Greeting): Promise<void> {
+    const started = this.#clock.monotonicMs()
+    const leftMs = (): number => Math.max(1, timeoutMs - (this.#clock.monotonicMs() - started))
+    await this.#bounded(timeoutMs, 'unsent', () => this.#client.connect())
+    const columns = {
+      pid: 'pg_catalog.pg_backend_pid()::text',
+      isolation: `pg_catalog.current_setting('default_transaction_isolation')`,
+      read_only: `pg_catalog.current_setting('transaction_read_only')`,
+      ...greeting.columns,
+    }
+    const list = Object.entries(columns).map(([name, expression]) => `${expression} as ${name}`)
+    const [row = {}] = await this.query({ text: `select ${list.join(', ')}` }, leftMs())
+    if (row['read_only'] === 'on') {
+      throw new RequestFailure(
+        'refused',
+        Object.assign(new Error('the session is read-only'), { code: '25006' }),
+      )
+    }
+    greeting.check(row)
+    // A pooler answers the connection with a process id of its own. Session settings and prepared statements would
+    // stay behind on a server session that others use next.
+    this.#isPooled = row['pid'] !== String((this.#client as unknown as { processID: number }).processID)
+    if (!this.#isPooled && row['isolation'] !== 'read committed') {
+      await this.query(
+        { text: 'set session characteristics as transaction isolation level read committed' },
+        leftMs(),
+      )
+    }
+  }
+
+  async query(request: Omit<Request, 'timeoutMs'>, timeoutMs: number): Promise<TextRow[]> {
+    this.#warned = false
+    const result = await this.#bounded(timeoutMs, 'unknown', () =>
+      this.#client.query<TextRow>({
+        text: request.text,
+        values: [...(request.values ?? [])],
+        ...(request.name === undefined || this.#isPooled ? {} : { name: request.name }),
+      }),
+    )
+    if (this.#warned) {
+      throw new RequestFailure('unknown', new Error('the wait for a synchronous standby was cancelled'))
+    }
+    return result.rows
+  }
+
+  destroy(): void {
+    this.#ended = true
+    // A polite end would wait for the answer that does not come. The stream exists once connect() was called.
+    const { connection } = this.#client as unknown as { connection?: { stream?: { destroy(): void } } }
+    connection?.stream?.destroy()
+  }
+
+  async end(): Promise<void> {
+    this.#ended = true
+    await this.#bounded(1000, 'unknown', () => this.#client.end()).catch(() => this.destroy())
+  }
+
+  /** Runs `step` for at most `timeoutMs`; after that the session is destroyed, because its answer may still come. */
+  async #bounded<T>(timeoutMs: number, effectOfSilence: 'unsent' | 'unknown', step: () => Promise<T>): Promise<T> {
+    const { promise, reject } = Promise.withResolvers<never>()
+    const cancel = this.#clock.after(timeoutMs, () => {
+      reject(new RequestFailure(effectOfSilence, new Error(`no answer within ${Math.round(timeoutMs)} ms`)))
+      this.destroy()
+    })
+    try {
+      return await Promise.race([step(), promise])
+    } catch (error) {
+      if (error instanceof RequestFailure) throw error
+      const sqlState = sqlStateOf(error)
+      const answered = sqlState !== undefined && !isConnectionState(sqlState)
+      throw new RequestFailure(answered ? 'refused' : effectOfSilence, error)
+    } finally {
+      cancel()
+    }
+  }
+}
