@@ -1,0 +1,119 @@
+import { RequestFailure, describeFailure, isConnectionState, isRetryable, sqlStateOf } from '../database/failure.ts'
+import {
+  DatabaseError,
+  FencepostError,
+  ForeignLeaseError,
+  HolderExpiredError,
+  OutcomeUnknownError,
+  StaleTermError,
+} from '../errors.ts'
+import type { Term } from '../lease/term.ts'
+
+/** Where a fenced transaction was when something failed. It decides what is known of the outcome. */
+export type Phase = 'connecting' | 'beginning' | 'working' | 'committing'
+
+/** The fence's own refusals as typed errors, whoever's statement met them; undefined for anything else. */
+export function fenceFailure(error: unknown, term: Term): FencepostError | undefined {
+  switch (sqlStateOf(error)) {
+    case 'FP001':
+      return new StaleTermError(term.lease, term.token, currentToken(error), { cause: error })
+    case 'FP002':
+      return new HolderExpiredError(term.lease, term.token, { cause: error })
+    case 'FP003':
+      return new ForeignLeaseError(term.lease, term.token, { cause: error })
+    default:
+      return undefined
+  }
+}
+
+/** What a caller of a fenced transaction is told. Errors of the caller's own making pass unchanged. */
+export function transactionFailure(error: unknown, phase: Phase, term: Term): unknown {
+  if (error instanceof FencepostError) return error
+  const refused = fenceFailure(error, term)
+  if (refused !== undefined) return refused
+  const sqlState = sqlStateOf(error)
+  if (isRetryable(sqlState)) {
+    return new DatabaseError(
+      'TRANSACTION_RETRYABLE',
+      `the fenced transaction under lease "${term.lease}" was rolled back for the sake of another one (${sqlState}). ` +
+        'Nothing was written; run it again.',
+      { cause: error, sqlState },
+    )
+  }
+  switch (phase) {
+    case 'connecting':
+      return connectFailure(error)
+    case 'beginning':
+      return describeFailure(
+        new RequestFailure('refused', error),
+        `begin a fenced transaction under lease "${term.lease}"`,
+      )
+    case 'working':
+      return isCutOff(error)
+        ? new DatabaseError(
+            'TRANSACTION_CUT_OFF',
+            `the fenced transaction under lease "${term.lease}" was cut off (${messageOf(error)}): it was silent for ` +
+              'longer than its idle timeout, or the connection was lost. Nothing was written.',
+            { cause: error, sqlState },
+          )
+        : error
+    case 'committing':
+      return commitFailure(error, term)
+  }
+}
+
+/** A pool that has ended has no code for it, so this one fault is known by the words of `pg` and Kysely. */
+export function connectFailure(error: unknown): unknown {
+  if (/after calling end on the pool|driver has already been destroyed/i.test(messageOf(error))) {
+    return new DatabaseError(
+      'POOL_ENDED',
+      'the pool or Kysely that was passed in has been ended. fencepost never ends what it borrows: end it later.',
+      { cause: error },
+    )
+  }
+  return describeFailure(new RequestFailure('unsent', error), 'connect')
+}
+
+function commitFailure(error: unknown, term: Term): unknown {
+  if (error instanceof Error && error.name === 'AbortedTransactionError') return abortedTransaction(term, error)
+  const sqlState = sqlStateOf(error)
+  if (sqlState !== undefined && !isConnectionState(sqlState)) return error
+  return new OutcomeUnknownError(
+    `the answer to COMMIT was lost (${messageOf(error)}): whether the fenced transaction under lease "${term.lease}" ` +
+      `(token ${term.token}) was written is unknown. Do not repeat it blindly: look for rows stamped with the token.`,
+    { cause: error },
+  )
+}
+
+/** PostgreSQL answers COMMIT with ROLLBACK when a statement had failed and its error was caught. */
+export function abortedTransaction(term: Term, cause?: unknown): DatabaseError {
+  return new DatabaseError(
+    'TRANSACTION_ABORTED',
+    `the fenced transaction under lease "${term.lease}" was rolled back: a statement in it failed and the error was ` +
+      'caught. Nothing was written. Let the error out of the callback, or use a savepoint.',
+    { cause },
+  )
+}
+
+/** A session that ended before COMMIT was sent has written nothing. */
+function isCutOff(error: unknown): boolean {
+  const sqlState = sqlStateOf(error)
+  if (sqlState !== undefined) return isConnectionState(sqlState)
+  if (typeof error !== 'object' || error === null) return false
+  const code = 'code' in error ? String(error.code) : ''
+  return /^E(CONNRESET|PIPE|TIMEDOUT|NOTCONN)$/.test(code) || /connection terminated|not queryable/i.test(messageOf(error))
+}
+
+function currentToken(error: unknown): bigint | undefined {
+  try {
+    const { current } = JSON.parse((error as { detail: string }).detail) as { current: string | null }
+    return current === null ? undefined : BigInt(current)
+  } catch {
+    // The driver did not pass the detail on, or the error is not ours. The refusal itself is certain.
+    return undefined
+  }
+}
+
+function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error)
+}

@@ -1,0 +1,145 @@
+import { durationMs, type Duration } from '../duration.ts'
+import { InvalidArgumentError } from '../errors.ts'
+import { checkName } from '../lease/name.ts'
+import type { Term, Token } from '../lease/term.ts'
+import { fenceFailure } from './fence-failure.ts'
+
+/**
+ * Anything that a fenced write can be made under: a lease, a fenced transaction, or a fence inherited from a parent
+ * process.
+ */
+export interface Fence {
+  readonly term: Term
+  /** Throws when this process already knows that the term is over. */
+  assertHeld?(): void
+}
+
+/** SQL with its parameters, in the form that `pg` and most other clients take. */
+export interface Statement {
+  readonly text: string
+  readonly values: unknown[]
+}
+
+/** Bounds that the server puts on a fenced transaction. */
+export interface FenceBounds {
+  /**
+   * How long the client may be silent inside the transaction before the server ends the session, so that a paused
+   * holder does not keep the lease. A duration, or false for no bound. Default: the holder's TTL. A stricter
+   * `idle_in_transaction_session_timeout` of the session stays.
+   */
+  readonly idleTimeout?: Duration | false | undefined
+  /**
+   * Bound on the whole transaction on PostgreSQL 17 and later, on each statement before. Default: none, because a
+   * healthy holder's long statement is not to be cut off. It is also the only bound that catches a client that stops
+   * while it reads a large result, and only on 17 and later.
+   */
+  readonly timeout?: Duration | undefined
+}
+
+const dayMs = 86_400_000
+
+/** The call that begins fenced work, with its parameters. */
+export function fenceStatement(term: Term, bounds: FenceBounds = {}): Statement {
+  const { idleMs, timeoutMs } = boundsInMs(bounds)
+  return {
+    text: 'select fencepost.fence($1::text, $2::bigint, $3::uuid, $4::bigint, $5::bigint) as token',
+    values: [term.lease, term.token.toString(), term.holderId, idleMs, timeoutMs],
+  }
+}
+
+/** The same call as a statement without parameters, for sending it together with `begin`. */
+export function fenceLiteral(term: Term, bounds: FenceBounds): string {
+  const { idleMs, timeoutMs } = boundsInMs(bounds)
+  const values = [
+    quote(term.lease),
+    term.token.toString(),
+    `${quote(term.holderId)}::uuid`,
+    idleMs ?? 'null',
+    timeoutMs ?? 'null',
+  ]
+  return `select fencepost.fence(${values.join(', ')})`
+}
+
+/** What `fenceClient` needs of a database client: `pg`'s Client and PoolClient have it. */
+export interface QueryClient {
+  query(statement: { text: string; values: unknown[] }): Promise<unknown>
+}
+
+/** Fences the transaction that is open on the client. Must be its first statement after `begin`. */
+export async function fenceClient(fence: Fence, client: QueryClient, bounds: FenceBounds = {}): Promise<void> {
+  const statement = fenceStatement(fence.term, bounds)
+  fence.assertHeld?.()
+  try {
+    await client.query({ text: statement.text, values: statement.values })
+  } catch (error) {
+    throw fenceFailure(error, fence.term) ?? error
+  }
+}
+
+/** The environment variables that hand a fence to a child process. */
+export function fenceEnvironment(term: Term): Record<string, string> {
+  return {
+    FENCEPOST_LEASE: term.lease,
+    FENCEPOST_TOKEN: term.token.toString(),
+    FENCEPOST_HOLDER: term.holderId,
+    FENCEPOST_SEQUENCE: term.sequence,
+    FENCEPOST_FENCE_SQL: `${fenceLiteral(term, {})};`,
+  }
+}
+
+/**
+ * The fence that `fencepost run` (or a parent process that passed these variables on) put into the environment. The
+ * child's writes are then fenced by the parent's term. The child does not know when the lease is lost: the database
+ * does, and refuses.
+ *
+ * @throws InvalidArgumentError when a variable is missing or malformed.
+ * @example
+ * ```ts
+ * import { fencedTransaction, inheritedFence } from 'fencepost'
+ *
+ * await fencedTransaction(inheritedFence(), db, async (tx) => {
+ *   await tx.updateTable('accounts').set({ status: 'settled' }).where('id', '=', 7).execute()
+ * })
+ * ```
+ */
+export function inheritedFence(env: Readonly<Record<string, string | undefined>> = process.env): Fence {
+  const variable = (name: string, form: RegExp): string => {
+    const value = env[name]
+    if (value === undefined || !form.test(value)) {
+      throw new InvalidArgumentError(
+        name,
+        value,
+        `${name} is ${value === undefined ? 'not set' : 'malformed'}: run this program under "fencepost run LEASE -- …"`,
+      )
+    }
+    return value
+  }
+  const token = BigInt(variable('FENCEPOST_TOKEN', /^\d{1,19}$/)) as Token
+  return {
+    term: {
+      lease: checkName('FENCEPOST_LEASE', env['FENCEPOST_LEASE']),
+      token,
+      holderId: variable('FENCEPOST_HOLDER', /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/),
+      sequence: checkName('FENCEPOST_SEQUENCE', env['FENCEPOST_SEQUENCE'] ?? 'default'),
+    },
+  }
+}
+
+function boundsInMs(bounds: FenceBounds): { idleMs: number | null; timeoutMs: number | null } {
+  const { idleTimeout, timeout } = bounds
+  return {
+    idleMs:
+      idleTimeout === undefined
+        ? null
+        : idleTimeout === false
+          ? 0
+          : durationMs('idleTimeout', idleTimeout, { minMs: 1, maxMs: dayMs }),
+    timeoutMs: timeout === undefined ? null : durationMs('timeout', timeout, { minMs: 1, maxMs: dayMs }),
+  }
+}
+
+/** A string literal that means the same whatever `standard_conforming_strings` says. */
+function quote(text: string): string {
+  const doubled = text.replaceAll("'", "''")
+  return doubled.includes('\\') ? ` E'${doubled.replaceAll('\\', '\\\\')}'` : `'${doubled}'`
+}

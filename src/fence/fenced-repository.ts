@@ -1,0 +1,356 @@
+import type {
+  Expression,
+  ExpressionBuilder,
+  Insertable,
+  Kysely,
+  Selectable,
+  SqlBool,
+  Transaction,
+  Updateable,
+} from 'kysely'
+import { sqlStateOf } from '../database/failure.ts'
+import { DatabaseError, InvalidArgumentError, SequenceMismatchError } from '../errors.ts'
+import { fenceStatement, type Fence } from './fence.ts'
+import type { FencedTransaction } from './fenced-transaction.ts'
+import { repositoryFailure } from './repository-failure.ts'
+
+/** The name of a table's key: one column or several. */
+type KeyColumn<DB, TB extends keyof DB> = keyof Selectable<DB[TB]> & string
+
+type IsUnion<T, U = T> = T extends unknown ? ([U] extends [T] ? false : true) : never
+
+/** How one row is named: by its key column's value, or by an object where the key has several columns. */
+export type RowKey<DB, TB extends keyof DB, K extends KeyColumn<DB, TB>> =
+  IsUnion<K> extends true ? Pick<Selectable<DB[TB]>, K> : Selectable<DB[TB]>[K]
+
+/** A row to insert. The fence column is the repository's to write. */
+export type NewRow<DB, TB extends keyof DB, F> = Omit<Insertable<DB[TB]>, F & string>
+
+/** Columns to change. The fence column is the repository's to write. */
+export type Patch<DB, TB extends keyof DB, F> = Omit<Updateable<DB[TB]>, F & string>
+
+export interface RepositoryOptions<K extends string> {
+  /** The key column, or all columns of a composite key. The table needs a primary key or unique index on them. */
+  readonly key: K | readonly K[]
+  /**
+   * The strict rule: one token never writes the same row twice (`fence_token < token`). For ticks, payouts and imports
+   * that must happen once per term. Default false: a term may write its rows again (`<=`).
+   */
+  readonly once?: boolean | undefined
+  /** The token sequence of the leases that guard this table. Terms of another sequence are refused. Default `default`. */
+  readonly sequence?: string | undefined
+}
+
+/** A table without a column `fence_token` has to name the column that plays its part. */
+type FenceColumnOption<F> = [F] extends [never]
+  ? { readonly fenceColumn: F }
+  : 'fence_token' extends F
+    ? { readonly fenceColumn?: F | undefined }
+    : { readonly fenceColumn: F }
+
+/** A table as the builders see it here: the caller's types are checked at the door, its real name is passed on. */
+interface AnyTable {
+  guarded: Record<string, unknown>
+}
+type AnyBuilder = ExpressionBuilder<AnyTable, 'guarded'>
+
+/** The marker column of a guarded RETURNING. Without an underscore, so that no naming plugin changes it. */
+const guardColumn = 'fencepostguard'
+
+/**
+ * Reads and guarded writes of one table. Every write takes a fence: a lease or a fenced transaction; there is no other
+ * write method. It stamps the row with the token, and refuses, with `StaleTermError`, a row that a newer term has
+ * stamped. Three outcomes are never mixed: written (the row, or a count), not found (`undefined`, or 0), stale (an
+ * error; nothing of the statement or its transaction stays).
+ *
+ * With a lease, each write is one statement in one round trip, and the statement itself is fenced. With a fenced
+ * transaction, it is part of that. The table needs `fence_token bigint not null default 0`.
+ *
+ * Not guaranteed: a deleted row's stamp is gone with the row. A stale term cannot insert it again, because its lease is
+ * checked; under two leases that guard the same rows, or in `once` mode, keep the row and mark it instead.
+ *
+ * @example
+ * ```ts
+ * import { FencedRepository, type Fence } from 'fencepost'
+ *
+ * class Accounts extends FencedRepository<Database, 'accounts'> {
+ *   settle(fence: Fence, id: number) {
+ *     return this.update(fence, id, { status: 'settled' })
+ *   }
+ * }
+ * const accounts = new Accounts(db, 'accounts', { key: 'id' })
+ * ```
+ */
+export class FencedRepository<
+  DB,
+  TB extends keyof DB & string,
+  K extends KeyColumn<DB, TB> = 'id' & KeyColumn<DB, TB>,
+  F extends KeyColumn<DB, TB> = 'fence_token' & KeyColumn<DB, TB>,
+> {
+  /** The caller's own Kysely: borrowed, never destroyed. */
+  protected readonly db: Kysely<DB>
+  readonly #rows: Kysely<AnyTable>
+  readonly #table: 'guarded'
+  readonly #key: readonly string[]
+  readonly #fenceColumn: string
+  readonly #isOnce: boolean
+  readonly #sequence: string
+
+  constructor(db: Kysely<DB>, table: TB, options: RepositoryOptions<K> & FenceColumnOption<F>) {
+    const key: readonly string[] = typeof options.key === 'string' ? [options.key] : options.key
+    if (key.length === 0) throw new InvalidArgumentError('key', options.key, 'key must name at least one column')
+    this.db = db
+    this.#rows = db as unknown as Kysely<AnyTable>
+    this.#table = table as string as 'guarded'
+    this.#key = key
+    this.#fenceColumn = options.fenceColumn ?? 'fence_token'
+    this.#isOnce = options.once ?? false
+    this.#sequence = options.sequence ?? 'default'
+  }
+
+  /** The row, or undefined. A read needs no fence; pass a transaction to read inside it. */
+  async find(key: RowKey<DB, TB, K>, tx?: Transaction<DB>): Promise<Selectable<DB[TB]> | undefined> {
+    const rows = this.#within(tx)
+    const query = rows.selectFrom(this.#table).selectAll().where(this.#matches(key))
+    return (await this.#ask(undefined, () => query.executeTakeFirst())) as Selectable<DB[TB]> | undefined
+  }
+
+  /** The row, locked against other writers until the transaction ends, or undefined. */
+  async findForUpdate(
+    tx: FencedTransaction<DB>,
+    key: RowKey<DB, TB, K>,
+  ): Promise<Selectable<DB[TB]> | undefined> {
+    const query = this.#within(tx).selectFrom(this.#table).selectAll().where(this.#matches(key)).forUpdate()
+    return (await this.#ask(tx, () => query.executeTakeFirst())) as Selectable<DB[TB]> | undefined
+  }
+
+  /** Inserts a row and returns it as it is then. A duplicate key is the database's error, unchanged. */
+  async insert(fence: Fence | FencedTransaction<DB>, row: NewRow<DB, TB, F>): Promise<Selectable<DB[TB]>> {
+    const [inserted] = await this.insertMany(fence, [row])
+    return inserted!
+  }
+
+  /** Inserts rows in one statement and returns them; an empty list does nothing. */
+  async insertMany(
+    fence: Fence | FencedTransaction<DB>,
+    rows: readonly NewRow<DB, TB, F>[],
+  ): Promise<Selectable<DB[TB]>[]> {
+    const guard = this.#guard(fence)
+    if (rows.length === 0) return []
+    const query = guard.rows
+      .insertInto(this.#table)
+      .values((eb) => rows.map((row, index) => this.#stamped(eb, row, guard, index === 0)))
+      .returningAll()
+    return (await this.#ask(fence, () => query.execute())) as Selectable<DB[TB]>[]
+  }
+
+  /** Changes one row. The row as it is then, or undefined when there is no row of that key. */
+  async update(
+    fence: Fence | FencedTransaction<DB>,
+    key: RowKey<DB, TB, K>,
+    patch: Patch<DB, TB, F>,
+  ): Promise<Selectable<DB[TB]> | undefined> {
+    const guard = this.#guard(fence)
+    const query = this.#updating(guard, patch).where(this.#matches(key)).returningAll()
+    const row = await this.#ask(fence, () => query.executeTakeFirst())
+    if (row === undefined) await this.#checkFence(fence, guard)
+    return row as Selectable<DB[TB]> | undefined
+  }
+
+  /** Changes every row that matches, and returns how many there were. One stale row refuses them all. */
+  async updateWhere(
+    fence: Fence | FencedTransaction<DB>,
+    where: (eb: ExpressionBuilder<DB, TB>) => Expression<SqlBool>,
+    patch: Patch<DB, TB, F>,
+  ): Promise<number> {
+    const guard = this.#guard(fence)
+    const query = this.#updating(guard, patch).where(where as unknown as (eb: AnyBuilder) => Expression<SqlBool>)
+    const result = await this.#ask(fence, () => query.executeTakeFirst())
+    return await this.#count(result?.numUpdatedRows, fence, guard)
+  }
+
+  /**
+   * Inserts the row, or changes the columns given when its key exists. Returns the row as it is then. The branch that
+   * changes is guarded like `update`.
+   */
+  async upsert(fence: Fence | FencedTransaction<DB>, row: NewRow<DB, TB, F>): Promise<Selectable<DB[TB]>> {
+    const guard = this.#guard(fence)
+    const changed = Object.keys(row).filter((column) => !this.#key.includes(column))
+    const query = guard.rows
+      .insertInto(this.#table)
+      .values((eb) => this.#stamped(eb, row, guard, true))
+      .onConflict((conflict) =>
+        conflict.columns([...this.#key]).doUpdateSet((eb) => ({
+          ...Object.fromEntries(changed.map((column) => [column, eb.ref(`excluded.${column}`)])),
+          // The fence was called for the row to insert.
+          [this.#fenceColumn]: this.#guardedToken(eb as unknown as AnyBuilder, { ...guard, isInline: false }),
+        })),
+      )
+      .returningAll()
+    return (await this.#ask(fence, () => query.executeTakeFirstOrThrow())) as Selectable<DB[TB]>
+  }
+
+  /** Deletes one row. The row as it was, or undefined when there is no row of that key. */
+  async delete(
+    fence: Fence | FencedTransaction<DB>,
+    key: RowKey<DB, TB, K>,
+  ): Promise<Selectable<DB[TB]> | undefined> {
+    const guard = this.#guard(fence)
+    const query = this.#deleting(guard).where(this.#matches(key)).returningAll()
+    const row = await this.#ask(fence, () => query.executeTakeFirst())
+    if (row === undefined) {
+      await this.#checkFence(fence, guard)
+      return undefined
+    }
+    const { [guardColumn]: _, ...deleted } = row as Record<string, unknown>
+    return deleted as Selectable<DB[TB]>
+  }
+
+  /** Deletes every row that matches, and returns how many there were. One stale row refuses them all. */
+  async deleteWhere(
+    fence: Fence | FencedTransaction<DB>,
+    where: (eb: ExpressionBuilder<DB, TB>) => Expression<SqlBool>,
+  ): Promise<number> {
+    const guard = this.#guard(fence)
+    const query = this.#deleting(guard).where(where as unknown as (eb: AnyBuilder) => Expression<SqlBool>)
+    // The guard stands in RETURNING, so the rows that come back are the count.
+    const rows = await this.#ask(fence, () => query.execute())
+    return await this.#count(BigInt(rows.length), fence, guard)
+  }
+
+  #within(tx: unknown): Kysely<AnyTable> {
+    return (tx as Kysely<AnyTable> | undefined) ?? this.#rows
+  }
+
+  #guard(fence: Fence | FencedTransaction<DB>): Guard {
+    const { term } = fence
+    if (term.sequence !== this.#sequence) {
+      throw new SequenceMismatchError(term.lease, this.#sequence, term.sequence)
+    }
+    fence.assertHeld?.()
+    const isInline = !isFencedTransaction(fence)
+    return { fence, token: term.token.toString(), isInline, rows: isInline ? this.#rows : this.#within(fence) }
+  }
+
+  /**
+   * The value of the fence column in a guarded write: the token, unless the row carries a newer stamp. It stands where
+   * only rows that are being written are evaluated, in their latest version, so one statement tells the three
+   * outcomes apart, and no row outside the caller's condition can be taken for a stale one.
+   */
+  #guardedToken(eb: AnyBuilder, guard: Guard) {
+    const stamp = eb.ref(`${this.#table}.${this.#fenceColumn}` as 'guarded.fence')
+    return eb
+      .case()
+      .when(stamp, this.#isOnce ? '<' : '<=', guard.isInline ? fenceCall(guard) : eb.val(guard.token))
+      .then(eb.cast(eb.val(guard.token), 'bigint'))
+      .else(
+        eb.fn('fencepost.refuse_stale', [
+          eb.val(guard.fence.term.lease),
+          eb.cast(eb.val(guard.token), 'bigint'),
+          eb.cast(stamp, 'bigint'),
+        ]),
+      )
+      .end()
+  }
+
+  #updating(guard: Guard, patch: object) {
+    this.#assertNotFenceColumn(patch)
+    return guard.rows
+      .updateTable(this.#table)
+      .set((eb) => ({ ...patch, [this.#fenceColumn]: this.#guardedToken(eb, guard) }))
+  }
+
+  #deleting(guard: Guard) {
+    return guard.rows
+      .deleteFrom(this.#table)
+      .returning((eb) => this.#guardedToken(eb, guard).as(guardColumn))
+  }
+
+  /** The fence is called in the first row of an INSERT alone: once is enough for a statement. */
+  #stamped(eb: AnyBuilder, row: object, guard: Guard, isFirst: boolean): Record<string, unknown> {
+    this.#assertNotFenceColumn(row)
+    const stamp = guard.isInline && isFirst ? fenceCall(guard) : eb.cast(eb.val(guard.token), 'bigint')
+    return { ...row, [this.#fenceColumn]: stamp }
+  }
+
+  #assertNotFenceColumn(values: object): void {
+    if (this.#fenceColumn in values) {
+      throw new InvalidArgumentError(
+        this.#fenceColumn,
+        (values as Record<string, unknown>)[this.#fenceColumn],
+        `${this.#fenceColumn} is written by the repository: leave it out`,
+      )
+    }
+  }
+
+  #matches(key: unknown): (eb: AnyBuilder) => Expression<SqlBool> {
+    const values: Record<string, unknown> =
+      typeof key === 'object' && key !== null && this.#key.every((column) => column in key)
+        ? (key as Record<string, unknown>)
+        : this.#key.length === 1
+          ? { [this.#key[0]!]: key }
+          : {}
+    const missing = this.#key.find((column) => values[column] === undefined || values[column] === null)
+    if (missing !== undefined) {
+      throw new InvalidArgumentError('key', key, `key must have a value for column "${missing}" of "${this.#table}"`)
+    }
+    return (eb) => eb.and(this.#key.map((column) => eb(`${this.#table}.${column}` as 'guarded.key', '=', values[column])))
+  }
+
+  async #count(count: unknown, fence: Fence | FencedTransaction<DB>, guard: Guard): Promise<number> {
+    if (typeof count !== 'bigint') {
+      throw new DatabaseError('QUERY_FAILED', `the driver did not say how many rows of "${this.#table}" were written`, {
+        cause: undefined,
+      })
+    }
+    if (count === 0n) await this.#checkFence(fence, guard)
+    return Number(count)
+  }
+
+  /** A statement that met no row has not evaluated its fence: whether the term is stale is asked for on its own. */
+  async #checkFence(fence: Fence | FencedTransaction<DB>, guard: Guard): Promise<void> {
+    if (!guard.isInline) return
+    await this.#ask(fence, () => this.#rows.selectNoFrom(fenceCall(guard).as('token')).execute())
+  }
+
+  async #ask<T>(fence: Fence | FencedTransaction<DB> | undefined, query: () => Promise<T>): Promise<T> {
+    try {
+      return await query()
+    } catch (error) {
+      throw repositoryFailure(error, {
+        term: fence?.term,
+        isInline: fence !== undefined && !isFencedTransaction(fence),
+        table: this.#table,
+        fenceColumn: this.#fenceColumn,
+        sqlState: sqlStateOf(error),
+        compiledFenceColumn: () => this.#rows.selectFrom(this.#table).select(this.#fenceColumn).compile().sql,
+      })
+    }
+  }
+}
+
+interface Guard {
+  readonly fence: Fence
+  readonly token: string
+  /** The statement carries the fence itself, because it is a transaction of its own. */
+  readonly isInline: boolean
+  readonly rows: Kysely<AnyTable>
+}
+
+function isFencedTransaction(fence: object): boolean {
+  return 'isTransaction' in fence && fence.isTransaction === true
+}
+
+/** An uncorrelated sub-query: evaluated once, when the first row needs it, and before the statement can commit. */
+function fenceCall(guard: Guard) {
+  const [lease, token, holderId] = fenceStatement(guard.fence.term).values
+  return guard.rows.selectNoFrom((eb) =>
+    eb
+      .fn<string>('fencepost.fence', [
+        eb.cast(eb.val(lease), 'text'),
+        eb.cast(eb.val(token), 'bigint'),
+        eb.cast(eb.val(holderId), 'uuid'),
+      ])
+      .as('token'),
+  )
+}

@@ -1,0 +1,264 @@
+import { hostname } from 'node:os'
+import type { ClientConfig } from 'pg'
+import { systemClock } from './clock.ts'
+import { Connection } from './database/connection.ts'
+import { RequestFailure, describeFailure } from './database/failure.ts'
+import type { MigrateOptions, MigrateResult } from './database/migrate.ts'
+import { schemaGreeting } from './database/schema.ts'
+import { type Duration, durationMs } from './duration.ts'
+import { FencepostError, InvalidArgumentError, LeaseLostError } from './errors.ts'
+import { Lease } from './lease.ts'
+import { type AcquireRequest, LeaseClient } from './lease/lease-client.ts'
+import type { LeaseInfo } from './lease/lease-list.ts'
+import { checkName } from './lease/name.ts'
+import { Protocol } from './lease/protocol.ts'
+import { type Logger, silent } from './logger.ts'
+
+/** Where the leases live. */
+export interface ConnectOptions {
+  /** A `postgres://` URL. Default: the environment variable FENCEPOST_DATABASE_URL, else DATABASE_URL. */
+  readonly connectionString?: string | undefined
+  /** Settings for `pg` (host, port, user, password, ssl …), instead of or beside the URL. */
+  readonly connection?: ClientConfig | undefined
+}
+
+export interface OpenOptions extends ConnectOptions {
+  /** TTL of leases that do not name their own. 1 s to 1 day, default 30 s. */
+  readonly ttl?: Duration | undefined
+  /** The shortest TTL allowed. Default 1 s, at least 100 ms: shorter ones are for tests. */
+  readonly minTtl?: Duration | undefined
+  /** What people see as the holder. Default `host:pid`. It is no identity. */
+  readonly label?: string | undefined
+  /** More about the holder for people to see, stored as JSON. */
+  readonly meta?: Readonly<Record<string, unknown>> | undefined
+  /** Bound on connecting and on each request of fencepost's own. 100 ms to 5 minutes, default 10 s. */
+  readonly requestTimeout?: Duration | undefined
+  /** Where trouble is reported that no caller is waiting for. Default: nowhere. */
+  readonly logger?: Logger | undefined
+}
+
+export interface LeaseOptions {
+  /** How long the lease outlives its holder's last heartbeat. 1 s to 1 day, default: the Fencepost's. */
+  readonly ttl?: Duration | undefined
+  /** The token sequence to draw from, fixed for a lease by its first grant. Default `default`, shared by all leases. */
+  readonly sequence?: string | undefined
+}
+
+export interface AcquireOptions extends LeaseOptions {
+  /** How long to wait for the lease; 0 for one attempt. Default: until the signal aborts. */
+  readonly wait?: Duration | undefined
+  /** Stops the waiting; `acquire` then throws the signal's reason. It has no effect on a lease already granted. */
+  readonly signal?: AbortSignal | undefined
+}
+
+const dayMs = 86_400_000
+const yearMs = 366 * dayMs
+
+/**
+ * What a service opens once: it joins a PostgreSQL database as a participant, takes leases and keeps them alive over two
+ * connections of its own.
+ *
+ * @example
+ * ```ts
+ * import { Fencepost } from 'fencepost'
+ *
+ * const fencepost = await Fencepost.open({ connectionString: process.env.DATABASE_URL })
+ * await fencepost.withLease('settlement', { ttl: '30s', wait: '10s' }, async (lease) => {
+ *   console.log(lease.token)
+ * })
+ * await fencepost.close()
+ * ```
+ */
+export class Fencepost implements AsyncDisposable {
+  readonly #protocol: Protocol
+  readonly #connections: readonly Connection[]
+  readonly #leases: LeaseClient<Lease>
+  readonly #ttlMs: number
+  readonly #minTtlMs: number
+  #closing: Promise<void> | undefined
+
+  private constructor(options: OpenOptions) {
+    this.#minTtlMs = durationMs('minTtl', options.minTtl ?? 1000, { minMs: 100, maxMs: dayMs })
+    this.#ttlMs = durationMs('ttl', options.ttl ?? Math.max(30_000, this.#minTtlMs), this.#ttlBounds)
+    const timeoutMs = durationMs('requestTimeout', options.requestTimeout ?? 10_000, { minMs: 100, maxMs: 300_000 })
+    const { label = `${hostname()}:${process.pid}`, meta = {}, logger = silent } = options
+    const identity = { label: checkName('label', label), host: hostname(), pid: process.pid, meta: checkMeta(meta) }
+    const config = connectionConfig(options)
+    const clock = systemClock
+    const [beats, grants] = ['fencepost beats', 'fencepost'].map(
+      (applicationName) => new Connection({ config, applicationName, clock, logger }, schemaGreeting),
+    ) as [Connection, Connection]
+    this.#connections = [beats, grants]
+    this.#protocol = new Protocol(beats, grants, clock, timeoutMs)
+    this.#leases = new LeaseClient({
+      protocol: this.#protocol,
+      clock,
+      logger,
+      identity,
+      createLease: (held) => new Lease(held),
+    })
+  }
+
+  /**
+   * Connects and checks the schema.
+   *
+   * @throws InvalidArgumentError for a wrong option or when no database is named.
+   * @throws DatabaseError with code `SCHEMA_MISSING`, `SCHEMA_OUTDATED`, `AUTHENTICATION_FAILED`, `READ_ONLY_SERVER`,
+   * `PERMISSION_DENIED` or `DATABASE_UNAVAILABLE`.
+   */
+  static async open(options: OpenOptions = {}): Promise<Fencepost> {
+    const fencepost = new Fencepost(options)
+    try {
+      await fencepost.#protocol.hello()
+      return fencepost
+    } catch (error) {
+      await fencepost.close()
+      throw error instanceof RequestFailure ? describeFailure(error, 'open fencepost') : error
+    }
+  }
+
+  /**
+   * Installs or upgrades the schema `fencepost`, or removes its newest migration. Safe for any number of processes at
+   * once, and nothing to do for a role that may not create anything once it is installed.
+   *
+   * @throws DatabaseError
+   */
+  static async migrate(options: ConnectOptions & MigrateOptions = {}): Promise<MigrateResult> {
+    const { migrate } = await import('./database/migrate.ts')
+    return await migrate(connectionConfig(options), options)
+  }
+
+  /**
+   * Waits for the lease and returns it. Callers of one process get it in the order they asked.
+   *
+   * @throws NotAcquiredError when `wait` has passed; the signal's reason when it aborted.
+   */
+  async acquire(name: string, options: AcquireOptions = {}): Promise<Lease> {
+    const { wait, signal } = options
+    const waitMs =
+      wait === undefined ? Number.POSITIVE_INFINITY : durationMs('wait', wait, { minMs: 0, maxMs: yearMs })
+    return await this.#leases.acquire({ ...this.#request(name, options), waitMs, signal })
+  }
+
+  /**
+   * Asks once. Null when somebody else holds the lease, in this process or in another.
+   *
+   * @throws DatabaseError; with code `OUTCOME_UNKNOWN` when the answer was lost. What may have been granted is then
+   * given back as soon as the database answers, after the TTL at the latest.
+   */
+  async tryAcquire(name: string, options: LeaseOptions = {}): Promise<Lease | null> {
+    return await this.#leases.tryAcquire(this.#request(name, options))
+  }
+
+  /**
+   * Runs `work` under the lease and gives it back when `work` has settled, not before. `lease.signal` tells `work` when to
+   * stop early.
+   *
+   * @throws NotAcquiredError; what `work` throws; LeaseLostError when the lease was lost although `work` settled well.
+   */
+  async withLease<T>(name: string, options: AcquireOptions, work: (lease: Lease) => Promise<T>): Promise<T> {
+    const lease = await this.acquire(name, options)
+    let isLost: boolean
+    let result: T
+    try {
+      result = await work(lease)
+      isLost = lease.state === 'lost'
+    } finally {
+      await lease.release()
+    }
+    if (isLost) throw lease.signal.reason ?? new LeaseLostError(lease.name, lease.token, 'expired')
+    return result
+  }
+
+  /** Every lease the database knows, by name: for people and tools, out of date the moment it is read. */
+  async leases(): Promise<LeaseInfo[]> {
+    return await this.#ask('list the leases', () => this.#protocol.list())
+  }
+
+  /** Forgets leases that nobody has held for so long. Tokens go on rising. Returns how many were forgotten. */
+  async purge(options: { readonly olderThan: Duration }): Promise<number> {
+    const olderThanMs = durationMs('olderThan', options.olderThan, { minMs: 0, maxMs: 100 * yearMs })
+    return await this.#ask('purge', () => this.#protocol.purge(olderThanMs))
+  }
+
+  /**
+   * Frees every lease at once and closes the connections. Leases still held are lost, with reason `closed`, and waiting
+   * callers are refused. Calling it again waits for the first.
+   */
+  close(): Promise<void> {
+    this.#closing ??= this.#close()
+    return this.#closing
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close()
+  }
+
+  async #close(): Promise<void> {
+    await this.#leases.close(closedError())
+    await Promise.all(this.#connections.map((connection) => connection.close()))
+  }
+
+  async #ask<T>(action: string, request: () => Promise<T>): Promise<T> {
+    if (this.#closing !== undefined) throw closedError()
+    try {
+      return await request()
+    } catch (error) {
+      throw error instanceof RequestFailure ? describeFailure(error, action) : error
+    }
+  }
+
+  #request(name: string, options: LeaseOptions): AcquireRequest {
+    return {
+      name: checkName('the name of a lease', name),
+      ttlMs: options.ttl === undefined ? this.#ttlMs : durationMs('ttl', options.ttl, this.#ttlBounds),
+      sequence: options.sequence === undefined ? 'default' : checkName('sequence', options.sequence),
+      waitMs: 0,
+      signal: undefined,
+    }
+  }
+
+  get #ttlBounds(): { minMs: number; maxMs: number } {
+    return { minMs: this.#minTtlMs, maxMs: dayMs }
+  }
+}
+
+function closedError(): FencepostError {
+  return new FencepostError('CLOSED', 'this Fencepost has been closed. Open another one.')
+}
+
+function checkMeta(meta: unknown): Readonly<Record<string, unknown>> {
+  try {
+    if (typeof meta === 'object' && meta !== null && !Array.isArray(meta) && JSON.stringify(meta).length <= 8192) {
+      return meta as Record<string, unknown>
+    }
+  } catch {
+    // Circular, or with a bigint: not JSON.
+  }
+  throw new InvalidArgumentError('meta', meta, 'meta must be an object of at most 8192 characters of JSON')
+}
+
+function connectionConfig(options: ConnectOptions): ClientConfig {
+  const { connectionString, connection } = options
+  const url =
+    connectionString ??
+    (connection === undefined
+      ? process.env['FENCEPOST_DATABASE_URL'] || process.env['DATABASE_URL'] || undefined
+      : undefined)
+  if (url === undefined && connection === undefined) {
+    throw new InvalidArgumentError(
+      'connectionString',
+      url,
+      'no database is named: pass connectionString, or set FENCEPOST_DATABASE_URL or DATABASE_URL',
+    )
+  }
+  if (url !== undefined && !/^postgres(ql)?:\/\//.test(url)) {
+    // The value is not shown: a malformed URL may still hold a password.
+    throw new InvalidArgumentError(
+      'connectionString',
+      undefined,
+      'connectionString must be a URL that begins with postgres:// or postgresql://',
+    )
+  }
+  return { ...connection, ...(url === undefined ? {} : { connectionString: url }) }
+}

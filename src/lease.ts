@@ -1,0 +1,68 @@
+import type { Kysely } from 'kysely'
+import type { Pool, PoolClient } from 'pg'
+import { type Fence, type FenceBounds, type QueryClient, type Statement, fenceClient, fenceEnvironment, fenceStatement } from './fence/fence.ts'
+import { type FencedTransaction, type FencedTransactionOptions, fencedTransaction } from './fence/fenced-transaction.ts'
+import { HeldLease } from './lease/held-lease.ts'
+
+/**
+ * A lease held by this process: one term of it, with the fence that guards writes under it.
+ *
+ * @example
+ * ```ts
+ * await using lease = await fencepost.acquire('shard-7', { ttl: '15s' })
+ * await lease.transaction(db, async (tx) => {
+ *   await tx.updateTable('accounts').set({ status: 'settled' }).where('id', '=', 7).execute()
+ * })
+ * ```
+ */
+export class Lease extends HeldLease implements Fence {
+  /**
+   * Runs `work` in a fenced transaction on the caller's Kysely or `pg` pool, which is borrowed and never ended. Begin and
+   * fence are one round trip; no newer term can be granted until the transaction ends, so keep it short.
+   *
+   * @throws LeaseLostError, StaleTermError, HolderExpiredError: nothing was written.
+   * @throws DatabaseError with code `TRANSACTION_RETRYABLE`, `TRANSACTION_ABORTED` or `TRANSACTION_CUT_OFF`: nothing
+   * was written.
+   * @throws OutcomeUnknownError when the answer to COMMIT was lost.
+   */
+  transaction<DB, T>(
+    db: Kysely<DB>,
+    work: (tx: FencedTransaction<DB>) => Promise<T>,
+    options?: FencedTransactionOptions,
+  ): Promise<T>
+  transaction<T>(pool: Pool, work: (client: PoolClient) => Promise<T>, options?: FencedTransactionOptions): Promise<T>
+  transaction<T>(
+    source: Kysely<unknown> | Pool,
+    work: (tx: never) => Promise<T>,
+    options?: FencedTransactionOptions,
+  ): Promise<T> {
+    return fencedTransaction(this, source as Pool, work as (client: PoolClient) => Promise<T>, options)
+  }
+
+  /**
+   * Fences the transaction that is open on a `pg` client. It must be the first statement after `begin`, outside any
+   * savepoint.
+   *
+   * @throws StaleTermError, HolderExpiredError, ForeignLeaseError: roll back, nothing may be written.
+   * @example
+   * ```ts
+   * await client.query('begin')
+   * await lease.fence(client)
+   * await client.query('update accounts set status = $1 where id = $2', ['settled', 7])
+   * await client.query('commit')
+   * ```
+   */
+  async fence(client: QueryClient, bounds?: FenceBounds): Promise<void> {
+    await fenceClient(this, client, bounds)
+  }
+
+  /** The fence as SQL with its parameters, for any other client: the first statement after `begin`. */
+  fenceStatement(bounds?: FenceBounds): Statement {
+    return fenceStatement(this.term, bounds)
+  }
+
+  /** Environment variables that let a child process fence its writes by this term: see `inheritedFence`. */
+  get environment(): Record<string, string> {
+    return fenceEnvironment(this.term)
+  }
+}

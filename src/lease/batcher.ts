@@ -1,0 +1,68 @@
+import { RequestFailure } from '../database/failure.ts'
+
+interface Entry<Request, Answer> {
+  readonly request: Request
+  resolve(answer: Answer): void
+  reject(error: unknown): void
+}
+
+/**
+ * Natural batching: while one call is on the wire, requests gather; the next call carries all of them. A request on its
+ * own is sent without delay.
+ */
+export class Batcher<Request, Answer> {
+  readonly #send: (requests: Request[]) => Promise<Answer[]>
+  readonly #maxSize: number
+  #waiting: Entry<Request, Answer>[] = []
+  #isRunning = false
+
+  /** `send` answers in the order of the requests. */
+  constructor(send: (requests: Request[]) => Promise<Answer[]>, maxSize = 2000) {
+    this.#send = send
+    this.#maxSize = maxSize
+  }
+
+  add(request: Request): Promise<Answer> {
+    const { promise, resolve, reject } = Promise.withResolvers<Answer>()
+    this.#waiting.push({ request, resolve, reject })
+    if (!this.#isRunning) {
+      this.#isRunning = true
+      void this.#run()
+    }
+    return promise
+  }
+
+  async #run(): Promise<void> {
+    while (this.#waiting.length > 0) {
+      // Everyone who was woken by the same answer gets to add a request before the next call leaves.
+      await new Promise<void>((resolve) => process.nextTick(resolve))
+      await this.#deliver(this.#waiting.splice(0, this.#maxSize))
+    }
+    this.#isRunning = false
+  }
+
+  async #deliver(batch: Entry<Request, Answer>[]): Promise<void> {
+    try {
+      const answers = await this.#send(batch.map((entry) => entry.request))
+      for (const [index, entry] of batch.entries()) entry.resolve(answers[index] as Answer)
+    } catch (error) {
+      if (batch.length > 1 && isFaultOfOneRequest(error)) {
+        // Halving finds the culprit and serves its neighbours.
+        const middle = batch.length >> 1
+        await this.#deliver(batch.slice(0, middle))
+        await this.#deliver(batch.slice(middle))
+        return
+      }
+      for (const entry of batch) entry.reject(error)
+    }
+  }
+}
+
+/** Classes 22 and 23 are about the data of a request, not about the server or the holder. */
+function isFaultOfOneRequest(error: unknown): boolean {
+  return (
+    error instanceof RequestFailure &&
+    error.effect === 'refused' &&
+    (error.sqlState?.startsWith('22') === true || error.sqlState?.startsWith('23') === true)
+  )
+}

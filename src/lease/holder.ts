@@ -1,0 +1,225 @@
+import type { Clock } from '../clock.ts'
+import { RequestFailure } from '../database/failure.ts'
+import type { LossReason } from '../errors.ts'
+import type { Logger } from '../logger.ts'
+import type { HolderIdentity, Protocol } from './protocol.ts'
+import { type Moment, type Trust, beatEveryMs, beatRetryMs, isDoubtful, trustFrom, trustLeftMs } from './term.ts'
+
+/** What a holder tells the leases that hang on it. */
+export interface HolderListener {
+  atRisk(leftMs: number, cause: unknown): void
+  lost(reason: LossReason, cause: unknown): void
+}
+
+/**
+ * This process as the database knows it, for one TTL: a row that one heartbeat keeps alive, however many leases hang
+ * on it. When it is lost it is lost for good; the next lease joins a new one.
+ */
+export class Holder {
+  readonly id: string
+  readonly ttlMs: number
+  readonly #identity: HolderIdentity
+  readonly #protocol: Protocol
+  readonly #clock: Clock
+  readonly #logger: Logger
+  readonly #listeners = new Set<HolderListener>()
+  #trust: Trust | undefined
+  #loss: { readonly reason: LossReason; readonly cause: unknown } | undefined
+  #isAtRisk = false
+  #isBeating = false
+  #failures = 0
+  #cancelBeat: () => void = () => {}
+  #cancelDeadline: () => void = () => {}
+  #attempt = 0
+  #unsettled: { readonly attempt: number; readonly names: ReadonlySet<string> } | undefined
+
+  constructor(identity: HolderIdentity, ttlMs: number, protocol: Protocol, clock: Clock, logger: Logger) {
+    this.id = identity.id
+    this.ttlMs = ttlMs
+    this.#identity = identity
+    this.#protocol = protocol
+    this.#clock = clock
+    this.#logger = logger
+  }
+
+  /** Joins and starts to beat. */
+  async join(): Promise<void> {
+    const sentAt = this.#now()
+    await this.#protocol.join(this.#identity, this.ttlMs)
+    if (this.#loss !== undefined) {
+      // Closed while joining: leave nothing behind.
+      this.#endInDatabase()
+      return
+    }
+    this.#confirm(sentAt)
+  }
+
+  get isLost(): boolean {
+    return this.#loss !== undefined
+  }
+
+  /** Held without a doubt, by arithmetic on the clock alone. */
+  get isTrusted(): boolean {
+    return this.#standing() === 'trusted'
+  }
+
+  /** Trusted, or in doubt: at risk but not lost. */
+  get isAlive(): boolean {
+    return this.#standing() !== 'over'
+  }
+
+  get isAtRisk(): boolean {
+    return this.#isAtRisk || this.#standing() === 'doubtful'
+  }
+
+  /** Milliseconds for which the last confirmed beat may still be trusted. */
+  get trustLeftMs(): number {
+    if (this.#loss !== undefined || this.#trust === undefined) return 0
+    return Math.max(0, trustLeftMs(this.#trust, this.#now()))
+  }
+
+  /** Tells the listener of risk and loss until it is removed. */
+  addListener(listener: HolderListener): void {
+    this.#listeners.add(listener)
+  }
+
+  removeListener(listener: HolderListener): void {
+    this.#listeners.delete(listener)
+  }
+
+  /** Declares the holder lost: every lease on it is told, the heartbeat stops, and the row is ended when possible. */
+  lose(reason: LossReason, cause?: unknown): void {
+    if (this.#loss !== undefined) return
+    this.#loss = { reason, cause }
+    this.#cancelBeat()
+    this.#cancelDeadline()
+    for (const listener of [...this.#listeners]) listener.lost(reason, cause)
+    this.#listeners.clear()
+    if (reason === 'expired') this.#endInDatabase()
+  }
+
+  /** Ends the row, so that all its leases are free at once. */
+  async end(): Promise<void> {
+    this.lose('closed')
+    await this.#protocol.end(this.id)
+  }
+
+  /** The number of the next attempt to acquire. */
+  nextAttempt(): number {
+    this.#attempt += 1
+    return this.#attempt
+  }
+
+  /**
+   * An attempt's answer was lost: it may have granted, or may still do so. It is closed in the background and before
+   * the next attempt, whichever comes first.
+   */
+  leaveUnsettled(attempt: number, names: readonly string[]): void {
+    this.#unsettled = {
+      attempt: Math.max(attempt, this.#unsettled?.attempt ?? 0),
+      names: new Set([...(this.#unsettled?.names ?? []), ...names]),
+    }
+    this.#settleLater(1)
+  }
+
+  async settle(): Promise<void> {
+    const open = this.#unsettled
+    if (open === undefined) return
+    await this.#protocol.settle(this.id, open.attempt, [...open.names])
+    if (this.#unsettled === open) this.#unsettled = undefined
+  }
+
+  #settleLater(tries: number): void {
+    this.#clock.after(beatRetryMs(this.ttlMs, tries, Math.random()), () => {
+      if (this.#unsettled === undefined || this.#loss !== undefined) return
+      this.settle().catch((error: unknown) => {
+        this.#logger.debug(`fencepost: an unanswered acquire could not be settled yet: ${String(error)}`)
+        this.#settleLater(tries + 1)
+      })
+    })
+  }
+
+  #standing(): 'trusted' | 'doubtful' | 'over' {
+    if (this.#loss !== undefined || this.#trust === undefined) return 'over'
+    const now = this.#now()
+    if (trustLeftMs(this.#trust, now) <= 0) {
+      // The deadline's timer may be late. The signal must not be: it fires right after the caller's current step.
+      queueMicrotask(() => this.#checkDeadline())
+      return 'over'
+    }
+    if (!isDoubtful(this.#trust, now)) return 'trusted'
+    queueMicrotask(() => this.#doubt())
+    return 'doubtful'
+  }
+
+  #now(): Moment {
+    return { monotonicMs: this.#clock.monotonicMs(), wallMs: this.#clock.wallMs() }
+  }
+
+  #confirm(sentAt: Moment): void {
+    this.#trust = trustFrom(sentAt, this.ttlMs)
+    this.#failures = 0
+    this.#isAtRisk = false
+    this.#cancelDeadline()
+    this.#cancelDeadline = this.#clock.after(trustLeftMs(this.#trust, this.#now()), () => this.#checkDeadline())
+    this.#beatIn(sentAt.monotonicMs + beatEveryMs(this.ttlMs) - this.#clock.monotonicMs())
+  }
+
+  #beatIn(delayMs: number): void {
+    this.#cancelBeat()
+    if (this.#loss !== undefined) return
+    this.#cancelBeat = this.#clock.after(delayMs, () => void this.#beat())
+  }
+
+  /** Past the deadline the holder is lost, before anything else is tried. */
+  #checkDeadline(): boolean {
+    if (this.#loss !== undefined || this.#trust === undefined) return true
+    if (trustLeftMs(this.#trust, this.#now()) > 0) return false
+    this.lose('expired')
+    return true
+  }
+
+  /** The wall clock says that the time is over, the monotonic clock does not: ask the database now. */
+  #doubt(): void {
+    if (this.#isBeating || this.#loss !== undefined) return
+    this.#risk(new Error('the wall clock has run past the end of the lease'))
+    void this.#beat()
+  }
+
+  async #beat(): Promise<void> {
+    if (this.#isBeating || this.#checkDeadline()) return
+    this.#isBeating = true
+    const sentAt = this.#now()
+    try {
+      // A third of the TTL at most, so that a hung connection leaves time for another one.
+      const isAlive = await this.#protocol.beat(this.id, Math.min(this.ttlMs / 3, this.trustLeftMs))
+      // An answer that comes after the old deadline does not bring the trust back.
+      if (this.#checkDeadline()) return
+      if (isAlive) this.#confirm(sentAt)
+      else this.lose('ended')
+    } catch (error) {
+      if (this.#checkDeadline()) return
+      this.#failures += 1
+      const cause = error instanceof RequestFailure ? error.cause : error
+      this.#risk(cause)
+      this.#beatIn(beatRetryMs(this.ttlMs, this.#failures, Math.random()))
+    } finally {
+      this.#isBeating = false
+    }
+  }
+
+  #risk(cause: unknown): void {
+    const isNew = !this.#isAtRisk
+    this.#isAtRisk = true
+    if (!isNew) return
+    this.#logger.warn(`fencepost: a heartbeat failed, ${Math.round(this.trustLeftMs)} ms left: ${String(cause)}`)
+    for (const listener of [...this.#listeners]) listener.atRisk(this.trustLeftMs, cause)
+  }
+
+  #endInDatabase(): void {
+    // Best effort: whoever wants one of the leases ends an expired holder anyway.
+    this.#protocol.end(this.id).catch((error: unknown) => {
+      this.#logger.debug(`fencepost: an expired holder could not be ended: ${String(error)}`)
+    })
+  }
+}

@@ -1,0 +1,288 @@
+import { randomUUID } from 'node:crypto'
+import type { Clock } from '../clock.ts'
+import { RequestFailure, describeFailure, isTransient } from '../database/failure.ts'
+import { FencepostError, NotAcquiredError, SequenceMismatchError, type Contender } from '../errors.ts'
+import type { Logger } from '../logger.ts'
+import { Batcher } from './batcher.ts'
+import type { HeldLease, HeldLeaseOptions, ReleaseOutcome } from './held-lease.ts'
+import { Holder } from './holder.ts'
+import {
+  type AcquireAnswer,
+  type HolderIdentity,
+  type Protocol,
+  type ReleaseAnswer,
+  isHolderGone,
+} from './protocol.ts'
+import type { Term } from './term.ts'
+import { Line, Patience, PatienceOver, type Turn, nextTryMs } from './waiting.ts'
+
+export interface AcquireRequest {
+  readonly name: string
+  readonly ttlMs: number
+  readonly sequence: string
+  /** 0: one attempt. Infinity: until the signal aborts. */
+  readonly waitMs: number
+  readonly signal: AbortSignal | undefined
+}
+
+export interface LeaseClientOptions<L extends HeldLease> {
+  readonly protocol: Protocol
+  readonly clock: Clock
+  readonly logger: Logger
+  readonly identity: Omit<HolderIdentity, 'id'>
+  /** Makes the handle that callers get. */
+  createLease(options: HeldLeaseOptions): L
+}
+
+/** A holder with the batches of requests that are made in its name. */
+interface Seat {
+  readonly holder: Holder
+  readonly joined: Promise<void>
+  readonly acquires: Map<string, Batcher<string, AcquireAnswer>>
+  readonly releases: Batcher<Term, ReleaseAnswer>
+}
+
+/** An attempt whose holder turned out to be gone is made again under a new one, so often at most. */
+const maxRejoins = 5
+
+/** Takes leases and gives them back: the one door of this room. */
+export class LeaseClient<L extends HeldLease> {
+  readonly #options: LeaseClientOptions<L>
+  readonly #seats = new Map<number, Seat>()
+  readonly #line = new Line()
+  readonly #closing = new AbortController()
+
+  constructor(options: LeaseClientOptions<L>) {
+    this.#options = options
+  }
+
+  /** One attempt; null when somebody else holds the lease, in this process or in another. */
+  async tryAcquire(request: AcquireRequest): Promise<L | null> {
+    this.#assertOpen()
+    const turn = this.#line.tryEnter(request.name)
+    if (turn === undefined) return null
+    const lease = await this.#contend(request, turn)
+    return lease instanceof NotAcquiredError ? null : lease
+  }
+
+  /**
+   * Waits for its turn in this process and then for the lease.
+   *
+   * @throws NotAcquiredError when the limit passed; the reason of the caller's signal when it aborted.
+   */
+  async acquire(request: AcquireRequest): Promise<L> {
+    this.#assertOpen()
+    request.signal?.throwIfAborted()
+    const patience = new Patience(this.#options.clock, request.waitMs, this.#signals(request.signal))
+    try {
+      const turn =
+        request.waitMs === 0 ? this.#line.tryEnter(request.name) : await this.#line.enter(request.name, patience)
+      if (turn === undefined) throw new NotAcquiredError(request.name, 0, this.#ownContender())
+      const lease = await this.#contend(request, turn, patience)
+      if (lease instanceof NotAcquiredError) throw lease
+      return lease
+    } catch (error) {
+      throw error instanceof PatienceOver
+        ? new NotAcquiredError(request.name, patience.waitedMs, this.#ownContender())
+        : error
+    } finally {
+      patience.done()
+    }
+  }
+
+  /** Ends every holder, so that all leases are free at once; those still held are lost. Waiting callers are refused. */
+  async close(reason: FencepostError): Promise<void> {
+    this.#closing.abort(reason)
+    const seats = [...this.#seats.values()]
+    this.#seats.clear()
+    await Promise.all(
+      seats.map(async ({ holder, joined }) => {
+        await joined.catch(() => {})
+        await holder.end().catch((error: unknown) => {
+          this.#options.logger.warn(`fencepost: a holder could not be ended, its leases expire: ${String(error)}`)
+        })
+      }),
+    )
+  }
+
+  /** Tries until granted or out of patience. The turn is kept by the lease, or given up. */
+  async #contend(request: AcquireRequest, turn: Turn, patience?: Patience): Promise<L | NotAcquiredError> {
+    let contender: Contender | undefined
+    for (let tries = 1; ; tries += 1) {
+      const attempt = this.#attempt(request, turn)
+      try {
+        const outcome = patience === undefined ? await attempt : await patience.within(attempt)
+        if ('lease' in outcome) return outcome.lease
+        contender = outcome.refusal.contender
+        if (outcome.refusal.reason === 'sequence') {
+          throw new SequenceMismatchError(request.name, request.sequence, contender.label ?? 'unknown')
+        }
+        if (patience === undefined || request.waitMs === 0) {
+          turn.leave()
+          return new NotAcquiredError(request.name, patience?.waitedMs ?? 0, contender)
+        }
+        await patience.sleep(Math.min(nextTryMs(outcome.refusal, tries, Math.random()), patience.leftMs))
+      } catch (error) {
+        if (patience === undefined && this.#closing.signal.aborted) {
+          turn.leave()
+          throw this.#closing.signal.reason
+        }
+        if (patience?.isOver === true) {
+          // The attempt may still be on the wire. Its lease goes straight back, and nobody else in this process asks
+          // for the name before that is settled.
+          attempt.then(
+            async (outcome) => {
+              if ('lease' in outcome) await outcome.lease.release()
+              else turn.leave()
+            },
+            () => turn.leave(),
+          )
+          if (error instanceof PatienceOver) return new NotAcquiredError(request.name, patience.waitedMs, contender)
+          throw error
+        }
+        const mayPass = error instanceof RequestFailure && isTransient(error)
+        if (!mayPass || patience === undefined || request.waitMs === 0) {
+          turn.leave()
+          throw error instanceof RequestFailure ? describeFailure(error, `acquire lease "${request.name}"`) : error
+        }
+        this.#options.logger.warn(`fencepost: lease "${request.name}" is asked for again: ${error.message}`)
+        try {
+          await patience.sleep(Math.min(2000, 50 * 2 ** Math.min(tries, 6)) * (0.5 + Math.random() / 2))
+        } catch (impatience) {
+          turn.leave()
+          if (impatience instanceof PatienceOver) {
+            throw describeFailure(error, `acquire lease "${request.name}"`)
+          }
+          throw impatience
+        }
+      }
+    }
+  }
+
+  /** One request to the database, under a new holder when the old one is gone. */
+  async #attempt(
+    request: AcquireRequest,
+    turn: Turn,
+  ): Promise<{ readonly lease: L } | (AcquireAnswer & { readonly isGranted: false })> {
+    for (let rejoins = 0; ; rejoins += 1) {
+      const seat = await this.#seat(request.ttlMs)
+      try {
+        const answer = await this.#acquires(seat, request.sequence).add(request.name)
+        if (!answer.isGranted) return answer
+        const term: Term = {
+          lease: request.name,
+          token: answer.token,
+          holderId: seat.holder.id,
+          sequence: request.sequence,
+        }
+        if (seat.holder.isAlive) return { lease: this.#lease(term, seat, turn) }
+        // The answer came too late to be trusted. The holder is ended, and the term with it.
+        seat.holder.lose('expired')
+        if (rejoins >= maxRejoins) throw new RequestFailure('refused', new Error('every answer came too late'))
+      } catch (error) {
+        if (!isHolderGone(error) || rejoins >= maxRejoins) throw error
+        seat.holder.lose('ended', error)
+      }
+    }
+  }
+
+  #lease(term: Term, seat: Seat, turn: Turn): L {
+    return this.#options.createLease({
+      term,
+      holder: seat.holder,
+      logger: this.#options.logger,
+      giveBack: () => this.#giveBack(term, seat),
+      onOver: () => turn.leave(),
+    })
+  }
+
+  /** Asks until it is known, or until the TTL has passed without an answer. Then it goes on asking quietly. */
+  async #giveBack(term: Term, seat: Seat): Promise<ReleaseOutcome> {
+    const { clock } = this.#options
+    const startedMs = clock.monotonicMs()
+    const { promise, resolve } = Promise.withResolvers<ReleaseOutcome>()
+    let sleepMs = 10
+    const ask = async (): Promise<void> => {
+      try {
+        const answer = await seat.releases.add(term)
+        if (answer === 'released') return resolve('released')
+        if (answer === 'not_held') return resolve('not-held')
+      } catch (error) {
+        this.#options.logger.debug(`fencepost: release of lease "${term.lease}" is sent again: ${String(error)}`)
+        if (clock.monotonicMs() - startedMs >= seat.holder.ttlMs) resolve('unknown')
+      }
+      if (seat.holder.isLost) return resolve('unknown')
+      clock.after(sleepMs, () => void ask())
+      sleepMs = Math.min(sleepMs * 2, 500)
+    }
+    void ask()
+    return await promise
+  }
+
+  async #seat(ttlMs: number): Promise<Seat> {
+    let seat = this.#seats.get(ttlMs)
+    if (seat === undefined || seat.holder.isLost) {
+      this.#assertOpen()
+      seat = this.#newSeat(ttlMs)
+      this.#seats.set(ttlMs, seat)
+      const created = seat
+      // The next caller joins anew; those who wait for this one are told.
+      created.joined.catch(() => {
+        if (this.#seats.get(ttlMs) === created) this.#seats.delete(ttlMs)
+      })
+    }
+    await seat.joined
+    return seat
+  }
+
+  #newSeat(ttlMs: number): Seat {
+    const { protocol, clock, logger, identity } = this.#options
+    const holder = new Holder({ id: randomUUID(), ...identity }, ttlMs, protocol, clock, logger)
+    return {
+      holder,
+      joined: holder.join(),
+      acquires: new Map(),
+      releases: new Batcher((terms) =>
+        protocol.release(
+          terms.map((term) => term.lease),
+          terms.map((term) => term.token),
+          holder.id,
+        ),
+      ),
+    }
+  }
+
+  #acquires(seat: Seat, sequence: string): Batcher<string, AcquireAnswer> {
+    let batcher = seat.acquires.get(sequence)
+    if (batcher === undefined) {
+      batcher = new Batcher((names) => this.#sendAcquire(seat.holder, names, sequence))
+      seat.acquires.set(sequence, batcher)
+    }
+    return batcher
+  }
+
+  async #sendAcquire(holder: Holder, names: string[], sequence: string): Promise<AcquireAnswer[]> {
+    await holder.settle()
+    const attempt = holder.nextAttempt()
+    try {
+      return await this.#options.protocol.acquire(names, holder.id, attempt, sequence)
+    } catch (error) {
+      if (error instanceof RequestFailure && error.effect === 'unknown') holder.leaveUnsettled(attempt, names)
+      throw error
+    }
+  }
+
+  #ownContender(): Contender {
+    const { label, host, pid } = this.#options.identity
+    return { label, host, pid, since: undefined, remainingMs: undefined }
+  }
+
+  #signals(signal: AbortSignal | undefined): AbortSignal {
+    return signal === undefined ? this.#closing.signal : AbortSignal.any([signal, this.#closing.signal])
+  }
+
+  #assertOpen(): void {
+    this.#closing.signal.throwIfAborted()
+  }
+}
+

@@ -1,0 +1,154 @@
+import type { Clock } from '../clock.ts'
+import type { Refusal } from './protocol.ts'
+
+/** The caller is not ready to wait any longer. Internal: callers see NotAcquiredError or the signal's reason. */
+export class PatienceOver extends Error {}
+
+/** How long a caller is ready to wait: a limit, an AbortSignal, both or neither. */
+export class Patience {
+  readonly #clock: Clock
+  readonly #startedMs: number
+  readonly #waitMs: number
+  readonly #over: Promise<never>
+  readonly #isEndless: boolean
+  #isOver = false
+  #stop: () => void = () => {}
+
+  /** `waitMs` may be Infinity. */
+  constructor(clock: Clock, waitMs: number, signal: AbortSignal | undefined) {
+    this.#clock = clock
+    this.#startedMs = clock.monotonicMs()
+    this.#waitMs = waitMs
+    this.#isEndless = waitMs === Number.POSITIVE_INFINITY && signal === undefined
+    const { promise, reject } = Promise.withResolvers<never>()
+    this.#over = promise
+    // Nobody may be waiting at the moment it ends.
+    promise.catch(() => {})
+    const onAbort = (): void => this.#end(() => reject(signal?.reason))
+    signal?.addEventListener('abort', onAbort, { once: true })
+    const cancelLimit =
+      waitMs > 0 && waitMs < Number.POSITIVE_INFINITY
+        ? clock.after(waitMs, () => this.#end(() => reject(new PatienceOver())))
+        : () => {}
+    this.#stop = () => {
+      cancelLimit()
+      signal?.removeEventListener('abort', onAbort)
+    }
+    if (signal?.aborted === true) onAbort()
+  }
+
+  get waitedMs(): number {
+    return this.#clock.monotonicMs() - this.#startedMs
+  }
+
+  get leftMs(): number {
+    return Math.max(0, this.#waitMs - this.waitedMs)
+  }
+
+  get isOver(): boolean {
+    return this.#isOver
+  }
+
+  /** The promise's outcome, unless the caller's patience ends first. */
+  async within<T>(promise: Promise<T>): Promise<T> {
+    return this.#isEndless ? await promise : await Promise.race([this.#over, promise])
+  }
+
+  async sleep(ms: number): Promise<void> {
+    const { promise, resolve } = Promise.withResolvers<void>()
+    const cancel = this.#clock.after(ms, resolve)
+    try {
+      await this.within(promise)
+    } finally {
+      cancel()
+    }
+  }
+
+  /** Lets go of timers and the signal. */
+  done(): void {
+    this.#stop()
+  }
+
+  #end(tell: () => void): void {
+    if (this.#isOver) return
+    this.#isOver = true
+    this.#stop()
+    tell()
+  }
+}
+
+/** A place at the head of the line for one name. */
+export interface Turn {
+  /** Lets the next one have the turn. Calling it again does nothing. */
+  leave(): void
+}
+
+/**
+ * Contenders of one process queue here, first come first served, so that the database sees one request per name and
+ * process. The turn is kept for as long as the lease is held.
+ */
+export class Line {
+  readonly #waiting = new Map<string, (() => void)[]>()
+
+  /** The turn if nobody has it or waits for it. */
+  tryEnter(name: string): Turn | undefined {
+    if (this.#waiting.has(name)) return undefined
+    this.#waiting.set(name, [])
+    return this.#turn(name)
+  }
+
+  async enter(name: string, patience: Patience): Promise<Turn> {
+    const turn = this.tryEnter(name)
+    if (turn !== undefined) return turn
+    const { promise, resolve } = Promise.withResolvers<void>()
+    const places = this.#waiting.get(name)!
+    places.push(resolve)
+    try {
+      await patience.within(promise)
+      return this.#turn(name)
+    } catch (error) {
+      const place = places.indexOf(resolve)
+      if (place >= 0) places.splice(place, 1)
+      // The turn had come in the very moment of giving up: pass it on.
+      else this.#turn(name).leave()
+      throw error
+    }
+  }
+
+  #turn(name: string): Turn {
+    let isMine = true
+    return {
+      leave: () => {
+        if (!isMine) return
+        isMine = false
+        const next = this.#waiting.get(name)?.shift()
+        if (next === undefined) this.#waiting.delete(name)
+        else next()
+      },
+    }
+  }
+}
+
+/** A waiter asks again at least this often, because it is not told of a release by another process. */
+const pollMs = 1000
+/** Somebody takes or gives back the lease right now: the answer will be another one very soon. */
+const briefMs = 25
+
+/**
+ * Milliseconds to sleep after a refusal: until the holder's time is up, but no longer than a bounded poll; a moment
+ * when the lease is between two terms. `random` in [0, 1) keeps waiters out of step.
+ */
+export function nextTryMs(refusal: Refusal, tries: number, random: number): number {
+  const remainingMs = refusal.contender.remainingMs ?? 0
+  const jitter = 0.75 + random / 4
+  switch (refusal.reason) {
+    case 'held':
+    case 'not_yet':
+      // One millisecond more, because the remaining time is cut to whole ones.
+      return remainingMs < pollMs ? remainingMs + 1 + random * 5 : pollMs * jitter
+    case 'draining':
+    case 'contended':
+    case 'sequence':
+      return Math.min(briefMs * 2 ** Math.min(tries - 1, 4), 250) * jitter
+  }
+}
