@@ -33,7 +33,10 @@ class SystemClock implements Clock {
   monotonicMs(): number {
     const fine = performance.now() - this.#fineStartMs
     const wallOffset = Date.now() - fine
-    if (Math.abs(wallOffset - this.#wallOffsetMs) > this.#wallSlackMs || fine - this.#askedAtMs > this.#askEveryMs) {
+    if (
+      Math.abs(wallOffset - this.#wallOffsetMs) > this.#wallSlackMs ||
+      fine - this.#askedAtMs > this.#askEveryMs
+    ) {
       this.#wallOffsetMs = wallOffset
       this.#askedAtMs = fine
       const ahead = uptime() * 1000 - this.#coarseStartMs - fine - this.#suspendedMs

@@ -7,7 +7,11 @@ type Unit = 'ms' | 's' | 'm' | 'h' | 'd'
  * A length of time: a number of milliseconds, a number with a unit (`'250ms'`, `'30s'`, `'5m'`, `'1.5h'`, `'1d'`),
  * or any object with `total('milliseconds')`, such as a `Temporal.Duration`.
  */
-export type Duration = number | `${number}${Unit}` | `${number} ${Unit}` | { total(unit: 'milliseconds'): number }
+export type Duration =
+  | number
+  | `${number}${Unit}`
+  | `${number} ${Unit}`
+  | { total(unit: 'milliseconds'): number }
 
 /** The shortest and the longest duration an option takes, in milliseconds. */
 export interface DurationBounds {
@@ -67,6 +71,11 @@ function parse(value: unknown): number | undefined {
 
 /** A value as an error message shows it: short, quoted, and never throwing. */
 export function show(value: unknown): string {
-  const text = typeof value === 'string' ? JSON.stringify(value) : typeof value === 'bigint' ? `${value}n` : String(value)
+  const text =
+    typeof value === 'string'
+      ? JSON.stringify(value)
+      : typeof value === 'bigint'
+        ? `${value}n`
+        : String(value)
   return text.length > 80 ? `${text.slice(0, 77)}…` : text
 }

@@ -96,7 +96,7 @@ export class LeaseLostError extends FencepostError {
     const why = {
       ended: 'the database says its holder has ended',
       expired: 'it could not be renewed in time',
-        closed: 'its Fencepost was closed',
+      closed: 'its Fencepost was closed',
     }[reason]
     super(
       'LEASE_LOST',
@@ -203,7 +203,11 @@ export class OutcomeUnknownError extends FencepostError {
 export class DatabaseError extends FencepostError {
   readonly sqlState: string | undefined
 
-  constructor(code: FencepostErrorCode, message: string, options: { cause: unknown; sqlState?: string | undefined }) {
+  constructor(
+    code: FencepostErrorCode,
+    message: string,
+    options: { cause: unknown; sqlState?: string | undefined },
+  ) {
     super(code, message, { cause: options.cause })
     this.sqlState = options.sqlState
   }

@@ -80,9 +80,17 @@ export class Fencepost implements AsyncDisposable {
   private constructor(options: OpenOptions) {
     this.#minTtlMs = durationMs('minTtl', options.minTtl ?? 1000, { minMs: 100, maxMs: dayMs })
     this.#ttlMs = durationMs('ttl', options.ttl ?? Math.max(30_000, this.#minTtlMs), this.#ttlBounds)
-    const timeoutMs = durationMs('requestTimeout', options.requestTimeout ?? 10_000, { minMs: 100, maxMs: 300_000 })
+    const timeoutMs = durationMs('requestTimeout', options.requestTimeout ?? 10_000, {
+      minMs: 100,
+      maxMs: 300_000,
+    })
     const { label = `${hostname()}:${process.pid}`, meta = {}, logger = silent } = options
-    const identity = { label: checkName('label', label), host: hostname(), pid: process.pid, meta: checkMeta(meta) }
+    const identity = {
+      label: checkName('label', label),
+      host: hostname(),
+      pid: process.pid,
+      meta: checkMeta(meta),
+    }
     const config = connectionConfig(options)
     const clock = systemClock
     const [beats, grants] = ['fencepost beats', 'fencepost'].map(
@@ -229,7 +237,12 @@ function closedError(): FencepostError {
 
 function checkMeta(meta: unknown): Readonly<Record<string, unknown>> {
   try {
-    if (typeof meta === 'object' && meta !== null && !Array.isArray(meta) && JSON.stringify(meta).length <= 8192) {
+    if (
+      typeof meta === 'object' &&
+      meta !== null &&
+      !Array.isArray(meta) &&
+      JSON.stringify(meta).length <= 8192
+    ) {
       return meta as Record<string, unknown>
     }
   } catch {

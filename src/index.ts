@@ -9,7 +9,13 @@ export { Lease } from './lease.ts'
 export type { LeaseEvents, LeaseState, ReleaseOutcome } from './lease/held-lease.ts'
 export type { LeaseInfo } from './lease/lease-list.ts'
 export type { Term, Token } from './lease/term.ts'
-export { inheritedFence, type Fence, type FenceBounds, type QueryClient, type Statement } from './fence/fence.ts'
+export {
+  inheritedFence,
+  type Fence,
+  type FenceBounds,
+  type QueryClient,
+  type Statement,
+} from './fence/fence.ts'
 export {
   fencedTransaction,
   type FencedTransaction,

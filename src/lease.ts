@@ -1,7 +1,19 @@
 import type { Kysely } from 'kysely'
 import type { Pool, PoolClient } from 'pg'
-import { type Fence, type FenceBounds, type QueryClient, type Statement, fenceClient, fenceEnvironment, fenceStatement } from './fence/fence.ts'
-import { type FencedTransaction, type FencedTransactionOptions, fencedTransaction } from './fence/fenced-transaction.ts'
+import {
+  type Fence,
+  type FenceBounds,
+  type QueryClient,
+  type Statement,
+  fenceClient,
+  fenceEnvironment,
+  fenceStatement,
+} from './fence/fence.ts'
+import {
+  type FencedTransaction,
+  type FencedTransactionOptions,
+  fencedTransaction,
+} from './fence/fenced-transaction.ts'
 import { HeldLease } from './lease/held-lease.ts'
 
 /**
@@ -30,7 +42,11 @@ export class Lease extends HeldLease implements Fence {
     work: (tx: FencedTransaction<DB>) => Promise<T>,
     options?: FencedTransactionOptions,
   ): Promise<T>
-  transaction<T>(pool: Pool, work: (client: PoolClient) => Promise<T>, options?: FencedTransactionOptions): Promise<T>
+  transaction<T>(
+    pool: Pool,
+    work: (client: PoolClient) => Promise<T>,
+    options?: FencedTransactionOptions,
+  ): Promise<T>
   transaction<T>(
     source: Kysely<unknown> | Pool,
     work: (tx: never) => Promise<T>,

@@ -78,7 +78,10 @@ export class Connection {
     try {
       return await session.query(request, this.#leftMs(due))
     } catch (failure) {
-      if (failure instanceof RequestFailure && (failure.effect === 'unknown' || spoilsConnection(failure.sqlState))) {
+      if (
+        failure instanceof RequestFailure &&
+        (failure.effect === 'unknown' || spoilsConnection(failure.sqlState))
+      ) {
         this.#discard(session)
       }
       throw failure
@@ -216,7 +219,11 @@ class Session {
   }
 
   /** Runs `step` for at most `timeoutMs`; after that the session is destroyed, because its answer may still come. */
-  async #bounded<T>(timeoutMs: number, effectOfSilence: 'unsent' | 'unknown', step: () => Promise<T>): Promise<T> {
+  async #bounded<T>(
+    timeoutMs: number,
+    effectOfSilence: 'unsent' | 'unknown',
+    step: () => Promise<T>,
+  ): Promise<T> {
     const { promise, reject } = Promise.withResolvers<never>()
     const cancel = this.#clock.after(timeoutMs, () => {
       reject(new RequestFailure(effectOfSilence, new Error(`no answer within ${Math.round(timeoutMs)} ms`)))

@@ -34,7 +34,9 @@ const systemCodes = new Set(['EPIPE', 'EPERM', 'EBADF', 'EBUSY', 'EROFS', 'EXDEV
 
 /** The server may have carried the statement out before it said this, or says it of the connection as a whole. */
 export function isConnectionState(sqlState: string): boolean {
-  return sqlState.startsWith('08') || sqlState.startsWith('57P') || sqlState === '25P03' || sqlState === '53300'
+  return (
+    sqlState.startsWith('08') || sqlState.startsWith('57P') || sqlState === '25P03' || sqlState === '53300'
+  )
 }
 
 /** The connection must not be used again: it is gone, or it leads to the wrong server. */
@@ -51,22 +53,42 @@ export function isRetryable(sqlState: string | undefined): boolean {
 export function isTransient(failure: RequestFailure): boolean {
   const { sqlState } = failure
   if (sqlState === undefined) return true
-  return isRetryable(sqlState) || isConnectionState(sqlState) || sqlState === '25006' || sqlState.startsWith('53')
+  return (
+    isRetryable(sqlState) || isConnectionState(sqlState) || sqlState === '25006' || sqlState.startsWith('53')
+  )
 }
 
 /** One table from SQLSTATE to what a caller can do about it. */
 const meanings: Record<string, readonly [FencepostErrorCode, string]> = {
-  '3F000': ['SCHEMA_MISSING', 'the schema "fencepost" is not installed in this database. Run "fencepost migrate".'],
-  '42883': ['SCHEMA_OUTDATED', 'the schema "fencepost" lacks a function that this version needs. Run "fencepost migrate".'],
+  '3F000': [
+    'SCHEMA_MISSING',
+    'the schema "fencepost" is not installed in this database. Run "fencepost migrate".',
+  ],
+  '42883': [
+    'SCHEMA_OUTDATED',
+    'the schema "fencepost" lacks a function that this version needs. Run "fencepost migrate".',
+  ],
   '42501': [
     'PERMISSION_DENIED',
     'this database role may not use fencepost. Run "fencepost migrate --grant-to ROLE" as the owner of the schema.',
   ],
-  '28P01': ['AUTHENTICATION_FAILED', 'the server refused the user name or the password. Check the database URL.'],
-  '28000': ['AUTHENTICATION_FAILED', 'the server refused this user from this address. Check the database URL and pg_hba.conf.'],
+  '28P01': [
+    'AUTHENTICATION_FAILED',
+    'the server refused the user name or the password. Check the database URL.',
+  ],
+  '28000': [
+    'AUTHENTICATION_FAILED',
+    'the server refused this user from this address. Check the database URL and pg_hba.conf.',
+  ],
   '3D000': ['DATABASE_UNAVAILABLE', 'the server has no database of that name. Check the database URL.'],
-  '25006': ['READ_ONLY_SERVER', 'the server is read-only (a standby?). Leases need the primary: check the database URL.'],
-  '22003': ['TOKEN_OVERFLOW', 'the token sequence has reached its end, 2^63 - 1. Name a fresh sequence for new leases.'],
+  '25006': [
+    'READ_ONLY_SERVER',
+    'the server is read-only (a standby?). Leases need the primary: check the database URL.',
+  ],
+  '22003': [
+    'TOKEN_OVERFLOW',
+    'the token sequence has reached its end, 2^63 - 1. Name a fresh sequence for new leases.',
+  ],
 }
 
 /** A failed request as the caller sees it, with the cause kept. */

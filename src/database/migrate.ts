@@ -30,9 +30,17 @@ const directory = fileURLToPath(new URL('../../migrations', import.meta.url))
 export async function migrate(config: ClientConfig, options: MigrateOptions): Promise<MigrateResult> {
   const { direction = 'up', grantTo = [] } = options
   if (direction !== 'up' && direction !== 'down') {
-    throw new InvalidArgumentError('direction', direction, `direction must be "up" or "down"; got "${String(direction)}"`)
+    throw new InvalidArgumentError(
+      'direction',
+      direction,
+      `direction must be "up" or "down"; got "${String(direction)}"`,
+    )
   }
-  const client = new pg.Client({ application_name: 'fencepost migrate', connectionTimeoutMillis: 10_000, ...config })
+  const client = new pg.Client({
+    application_name: 'fencepost migrate',
+    connectionTimeoutMillis: 10_000,
+    ...config,
+  })
   // Without a listener a lost connection would end the process; the query in progress rejects as well.
   client.on('error', () => {})
   try {
@@ -137,10 +145,14 @@ function asMigrateError(error: unknown): unknown {
     )
   }
   if (sqlState === '42704') {
-    return new DatabaseError('QUERY_FAILED', `could not migrate: ${(error as Error).message}. Create the role first.`, {
-      cause: error,
-      sqlState,
-    })
+    return new DatabaseError(
+      'QUERY_FAILED',
+      `could not migrate: ${(error as Error).message}. Create the role first.`,
+      {
+        cause: error,
+        sqlState,
+      },
+    )
   }
   const answered = sqlState !== undefined && !isConnectionState(sqlState)
   return describeFailure(new RequestFailure(answered ? 'refused' : 'unsent', error), 'migrate')

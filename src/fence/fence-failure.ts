@@ -1,4 +1,10 @@
-import { RequestFailure, describeFailure, isConnectionState, isRetryable, sqlStateOf } from '../database/failure.ts'
+import {
+  RequestFailure,
+  describeFailure,
+  isConnectionState,
+  isRetryable,
+  sqlStateOf,
+} from '../database/failure.ts'
 import {
   DatabaseError,
   FencepostError,
@@ -75,7 +81,8 @@ export function connectFailure(error: unknown): unknown {
 }
 
 function commitFailure(error: unknown, term: Term): unknown {
-  if (error instanceof Error && error.name === 'AbortedTransactionError') return abortedTransaction(term, error)
+  if (error instanceof Error && error.name === 'AbortedTransactionError')
+    return abortedTransaction(term, error)
   const sqlState = sqlStateOf(error)
   if (sqlState !== undefined && !isConnectionState(sqlState)) return error
   return new OutcomeUnknownError(
@@ -101,7 +108,10 @@ function isCutOff(error: unknown): boolean {
   if (sqlState !== undefined) return isConnectionState(sqlState)
   if (typeof error !== 'object' || error === null) return false
   const code = 'code' in error ? String(error.code) : ''
-  return /^E(CONNRESET|PIPE|TIMEDOUT|NOTCONN)$/.test(code) || /connection terminated|not queryable/i.test(messageOf(error))
+  return (
+    /^E(CONNRESET|PIPE|TIMEDOUT|NOTCONN)$/.test(code) ||
+    /connection terminated|not queryable/i.test(messageOf(error))
+  )
 }
 
 function currentToken(error: unknown): bigint | undefined {

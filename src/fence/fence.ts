@@ -66,7 +66,11 @@ export interface QueryClient {
 }
 
 /** Fences the transaction that is open on the client. Must be its first statement after `begin`. */
-export async function fenceClient(fence: Fence, client: QueryClient, bounds: FenceBounds = {}): Promise<void> {
+export async function fenceClient(
+  fence: Fence,
+  client: QueryClient,
+  bounds: FenceBounds = {},
+): Promise<void> {
   const statement = fenceStatement(fence.term, bounds)
   fence.assertHeld?.()
   try {

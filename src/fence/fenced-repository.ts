@@ -98,7 +98,8 @@ export class FencedRepository<
 
   constructor(db: Kysely<DB>, table: TB, options: RepositoryOptions<K> & FenceColumnOption<F>) {
     const key: readonly string[] = typeof options.key === 'string' ? [options.key] : options.key
-    if (key.length === 0) throw new InvalidArgumentError('key', options.key, 'key must name at least one column')
+    if (key.length === 0)
+      throw new InvalidArgumentError('key', options.key, 'key must name at least one column')
     this.db = db
     this.#rows = db as unknown as Kysely<AnyTable>
     this.#table = table as string as 'guarded'
@@ -164,7 +165,9 @@ export class FencedRepository<
     patch: Patch<DB, TB, F>,
   ): Promise<number> {
     const guard = this.#guard(fence)
-    const query = this.#updating(guard, patch).where(where as unknown as (eb: AnyBuilder) => Expression<SqlBool>)
+    const query = this.#updating(guard, patch).where(
+      where as unknown as (eb: AnyBuilder) => Expression<SqlBool>,
+    )
     const result = await this.#ask(fence, () => query.executeTakeFirst())
     return await this.#count(result?.numUpdatedRows, fence, guard)
   }
@@ -229,7 +232,12 @@ export class FencedRepository<
     }
     fence.assertHeld?.()
     const isInline = !isFencedTransaction(fence)
-    return { fence, token: term.token.toString(), isInline, rows: isInline ? this.#rows : this.#within(fence) }
+    return {
+      fence,
+      token: term.token.toString(),
+      isInline,
+      rows: isInline ? this.#rows : this.#within(fence),
+    }
   }
 
   /**
@@ -261,9 +269,7 @@ export class FencedRepository<
   }
 
   #deleting(guard: Guard) {
-    return guard.rows
-      .deleteFrom(this.#table)
-      .returning((eb) => this.#guardedToken(eb, guard).as(guardColumn))
+    return guard.rows.deleteFrom(this.#table).returning((eb) => this.#guardedToken(eb, guard).as(guardColumn))
   }
 
   /** The fence is called in the first row of an INSERT alone: once is enough for a statement. */
@@ -292,16 +298,25 @@ export class FencedRepository<
           : {}
     const missing = this.#key.find((column) => values[column] === undefined || values[column] === null)
     if (missing !== undefined) {
-      throw new InvalidArgumentError('key', key, `key must have a value for column "${missing}" of "${this.#table}"`)
+      throw new InvalidArgumentError(
+        'key',
+        key,
+        `key must have a value for column "${missing}" of "${this.#table}"`,
+      )
     }
-    return (eb) => eb.and(this.#key.map((column) => eb(`${this.#table}.${column}` as 'guarded.key', '=', values[column])))
+    return (eb) =>
+      eb.and(this.#key.map((column) => eb(`${this.#table}.${column}` as 'guarded.key', '=', values[column])))
   }
 
   async #count(count: unknown, fence: Fence | FencedTransaction<DB>, guard: Guard): Promise<number> {
     if (typeof count !== 'bigint') {
-      throw new DatabaseError('QUERY_FAILED', `the driver did not say how many rows of "${this.#table}" were written`, {
-        cause: undefined,
-      })
+      throw new DatabaseError(
+        'QUERY_FAILED',
+        `the driver did not say how many rows of "${this.#table}" were written`,
+        {
+          cause: undefined,
+        },
+      )
     }
     if (count === 0n) await this.#checkFence(fence, guard)
     return Number(count)

@@ -58,7 +58,14 @@ export async function fencedTransaction<DB, T>(
   const progress: Progress = { phase: 'connecting', failure: undefined }
   try {
     return isKysely(source)
-      ? await onKysely(fence, source, work as (tx: FencedTransaction<DB>) => Promise<T>, statement, options, progress)
+      ? await onKysely(
+          fence,
+          source,
+          work as (tx: FencedTransaction<DB>) => Promise<T>,
+          statement,
+          options,
+          progress,
+        )
       : await onPool(fence, source, work as (client: PoolClient) => Promise<T>, statement, options, progress)
   } catch (error) {
     // A rollback that fails on a dead connection must not hide why it was rolled back.
@@ -92,7 +99,9 @@ async function onKysely<DB, T>(
     progress.phase = 'beginning'
     const transaction = session.transaction()
     const builder =
-      options.isolationLevel === undefined ? transaction : transaction.setIsolationLevel(options.isolationLevel)
+      options.isolationLevel === undefined
+        ? transaction
+        : transaction.setIsolationLevel(options.isolationLevel)
     return await builder.execute((tx) => attempt(fence, progress, () => work(asFenced(tx, fence.term))))
   })
 }
@@ -108,7 +117,8 @@ async function foldIntoBegin<DB>(session: Kysely<DB>, statement: string): Promis
       begin: CompiledQuery,
       options?: Parameters<typeof original>[1],
     ): Promise<QueryResult<R>> => {
-      const send = (sql: string): Promise<QueryResult<R>> => original.call(connection, { ...begin, sql }, options) as never
+      const send = (sql: string): Promise<QueryResult<R>> =>
+        original.call(connection, { ...begin, sql }, options) as never
       connection.executeQuery = original
       try {
         return await send(`${begin.sql}; ${statement}`)

@@ -60,7 +60,8 @@ function lostAnswer(error: unknown, step: RepositoryStep): unknown {
   const known = connectFailure(error)
   if (known instanceof FencepostError && known.code === 'POOL_ENDED') return known
   const message = error instanceof Error ? error.message : String(error)
-  if (/ECONNREFUSED|ENOTFOUND|EAI_AGAIN/.test(String((error as { code?: unknown } | null)?.code))) return known
+  if (/ECONNREFUSED|ENOTFOUND|EAI_AGAIN/.test(String((error as { code?: unknown } | null)?.code)))
+    return known
   return new OutcomeUnknownError(
     `the answer of the database was lost (${message}): whether "${step.table}" was written is unknown. Look for rows ` +
       `stamped with token ${step.term?.token}.`,

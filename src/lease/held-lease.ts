@@ -94,7 +94,10 @@ export class HeldLease implements HolderListener {
   }
 
   /** Listens to an event of this lease; the returned function stops it. */
-  on<Name extends keyof LeaseEvents>(name: Name, listener: (event: LeaseEvents[Name]) => unknown): () => void {
+  on<Name extends keyof LeaseEvents>(
+    name: Name,
+    listener: (event: LeaseEvents[Name]) => unknown,
+  ): () => void {
     return this.#events.on(name, listener)
   }
 

@@ -3,7 +3,15 @@ import { RequestFailure } from '../database/failure.ts'
 import type { LossReason } from '../errors.ts'
 import type { Logger } from '../logger.ts'
 import type { HolderIdentity, Protocol } from './protocol.ts'
-import { type Moment, type Trust, beatEveryMs, beatRetryMs, isDoubtful, trustFrom, trustLeftMs } from './term.ts'
+import {
+  type Moment,
+  type Trust,
+  beatEveryMs,
+  beatRetryMs,
+  isDoubtful,
+  trustFrom,
+  trustLeftMs,
+} from './term.ts'
 
 /** What a holder tells the leases that hang on it. */
 export interface HolderListener {
@@ -161,7 +169,9 @@ export class Holder {
     this.#failures = 0
     this.#isAtRisk = false
     this.#cancelDeadline()
-    this.#cancelDeadline = this.#clock.after(trustLeftMs(this.#trust, this.#now()), () => this.#checkDeadline())
+    this.#cancelDeadline = this.#clock.after(trustLeftMs(this.#trust, this.#now()), () =>
+      this.#checkDeadline(),
+    )
     this.#beatIn(sentAt.monotonicMs + beatEveryMs(this.ttlMs) - this.#clock.monotonicMs())
   }
 
@@ -212,7 +222,9 @@ export class Holder {
     const isNew = !this.#isAtRisk
     this.#isAtRisk = true
     if (!isNew) return
-    this.#logger.warn(`fencepost: a heartbeat failed, ${Math.round(this.trustLeftMs)} ms left: ${String(cause)}`)
+    this.#logger.warn(
+      `fencepost: a heartbeat failed, ${Math.round(this.trustLeftMs)} ms left: ${String(cause)}`,
+    )
     for (const listener of [...this.#listeners]) listener.atRisk(this.trustLeftMs, cause)
   }
 

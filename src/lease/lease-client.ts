@@ -76,7 +76,9 @@ export class LeaseClient<L extends HeldLease> {
     const patience = new Patience(this.#options.clock, request.waitMs, this.#signals(request.signal))
     try {
       const turn =
-        request.waitMs === 0 ? this.#line.tryEnter(request.name) : await this.#line.enter(request.name, patience)
+        request.waitMs === 0
+          ? this.#line.tryEnter(request.name)
+          : await this.#line.enter(request.name, patience)
       if (turn === undefined) throw new NotAcquiredError(request.name, 0, this.#ownContender())
       const lease = await this.#contend(request, turn, patience)
       if (lease instanceof NotAcquiredError) throw lease
@@ -99,7 +101,9 @@ export class LeaseClient<L extends HeldLease> {
       seats.map(async ({ holder, joined }) => {
         await joined.catch(() => {})
         await holder.end().catch((error: unknown) => {
-          this.#options.logger.warn(`fencepost: a holder could not be ended, its leases expire: ${String(error)}`)
+          this.#options.logger.warn(
+            `fencepost: a holder could not be ended, its leases expire: ${String(error)}`,
+          )
         })
       }),
     )
@@ -137,13 +141,16 @@ export class LeaseClient<L extends HeldLease> {
             },
             () => turn.leave(),
           )
-          if (error instanceof PatienceOver) return new NotAcquiredError(request.name, patience.waitedMs, contender)
+          if (error instanceof PatienceOver)
+            return new NotAcquiredError(request.name, patience.waitedMs, contender)
           throw error
         }
         const mayPass = error instanceof RequestFailure && isTransient(error)
         if (!mayPass || patience === undefined || request.waitMs === 0) {
           turn.leave()
-          throw error instanceof RequestFailure ? describeFailure(error, `acquire lease "${request.name}"`) : error
+          throw error instanceof RequestFailure
+            ? describeFailure(error, `acquire lease "${request.name}"`)
+            : error
         }
         this.#options.logger.warn(`fencepost: lease "${request.name}" is asked for again: ${error.message}`)
         try {
@@ -178,7 +185,8 @@ export class LeaseClient<L extends HeldLease> {
         if (seat.holder.isAlive) return { lease: this.#lease(term, seat, turn) }
         // The answer came too late to be trusted. The holder is ended, and the term with it.
         seat.holder.lose('expired')
-        if (rejoins >= maxRejoins) throw new RequestFailure('refused', new Error('every answer came too late'))
+        if (rejoins >= maxRejoins)
+          throw new RequestFailure('refused', new Error('every answer came too late'))
       } catch (error) {
         if (!isHolderGone(error) || rejoins >= maxRejoins) throw error
         seat.holder.lose('ended', error)
@@ -208,7 +216,9 @@ export class LeaseClient<L extends HeldLease> {
         if (answer === 'released') return resolve('released')
         if (answer === 'not_held') return resolve('not-held')
       } catch (error) {
-        this.#options.logger.debug(`fencepost: release of lease "${term.lease}" is sent again: ${String(error)}`)
+        this.#options.logger.debug(
+          `fencepost: release of lease "${term.lease}" is sent again: ${String(error)}`,
+        )
         if (clock.monotonicMs() - startedMs >= seat.holder.ttlMs) resolve('unknown')
       }
       if (seat.holder.isLost) return resolve('unknown')
@@ -285,4 +295,3 @@ export class LeaseClient<L extends HeldLease> {
     this.#closing.signal.throwIfAborted()
   }
 }
-

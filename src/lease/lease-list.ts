@@ -29,7 +29,8 @@ export const listLeases = `
    order by name`
 
 export function readLeaseInfo(row: TextRow): LeaseInfo {
-  const number = (text: string | null | undefined): number | undefined => (text == null ? undefined : Number(text))
+  const number = (text: string | null | undefined): number | undefined =>
+    text == null ? undefined : Number(text)
   const sinceMs = number(row['since_ms'])
   return {
     name: row['name'] ?? '',

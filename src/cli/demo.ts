@@ -1,0 +1,141 @@
+import { type ChildProcess, fork } from 'node:child_process'
+import { styleText } from 'node:util'
+import pg from 'pg'
+import { Fencepost } from '../fencepost.ts'
+import type { DemoMessage, DemoOrder } from './demo-worker.ts'
+import { databaseUrl } from './database-url.ts'
+import { exitCode } from './exit-code.ts'
+
+export interface DemoOptions {
+  readonly databaseUrl?: string
+  readonly unfenced?: boolean
+}
+
+const lease = 'fencepost-demo'
+const ttl = '1s'
+
+/**
+ * Two processes draw on one account. A is stopped between reading the balance and writing it, for longer than its
+ * lease lives. B is granted the lease and draws. Then A wakes and writes what it had worked out.
+ */
+export async function runDemo(options: DemoOptions): Promise<number> {
+  const isFenced = options.unfenced !== true
+  tell('', isFenced ? 'with the fence' : 'WITHOUT the fence (--unfenced)')
+  const url = await databaseUrl(options.databaseUrl === undefined ? { local: true } : options)
+  await Fencepost.migrate({ connectionString: url })
+  const client = new pg.Client({ connectionString: url })
+  await client.connect()
+  const workers: Worker[] = []
+  try {
+    await client.query(`drop table if exists fencepost_demo`)
+    await client.query(
+      `create table fencepost_demo (id integer primary key, balance integer not null, fence_token bigint not null default 0)`,
+    )
+    await client.query('insert into fencepost_demo (id, balance) values (1, 100)')
+    tell('', 'the account holds 100')
+    const a = new Worker('A', url, isFenced)
+    workers.push(a)
+    const grantA = await a.order({ do: 'acquire', lease, ttl })
+    tell('A', `is granted the lease, token ${grantA.token}`)
+    const first = await a.order({ do: 'read' })
+    await a.order({ do: 'write', balance: first.balance! - 30 })
+    tell('A', `draws 30: writes ${first.balance! - 30}, stamped ${grantA.token}`)
+    const second = await a.order({ do: 'read' })
+    tell('A', `reads ${second.balance}, is about to draw 20 more …`)
+    a.signal('SIGSTOP')
+    tell('A', `… and is stopped (SIGSTOP), for longer than the TTL of ${ttl}`)
+
+    const b = new Worker('B', url, isFenced)
+    workers.push(b)
+    tell('B', 'asks for the lease and waits')
+    const grantB = await b.order({ do: 'acquire', lease, ttl })
+    tell('B', `is granted the lease, token ${grantB.token}`)
+    const third = await b.order({ do: 'read' })
+    const right = third.balance! - 50
+    await b.order({ do: 'write', balance: right })
+    tell('B', `draws 50: reads ${third.balance}, writes ${right}, stamped ${grantB.token}`)
+
+    a.signal('SIGCONT')
+    tell('A', 'wakes (SIGCONT). It does not look at its signal: it writes')
+    const late = await a.order({ do: 'write', balance: second.balance! - 20 })
+    const wasRefused = late.refusal === 'STALE_TERM'
+    if (wasRefused) tell('A', `is refused by the database: ${late.message}`)
+    else tell('A', late.refusal === undefined ? `writes ${second.balance! - 20}` : `fails: ${late.message}`)
+    tell('A', late.isAborted ? 'its signal has aborted: it knows now' : 'its signal has NOT aborted')
+
+    const { rows } = await client.query<{ balance: number; fence_token: string }>(
+      'select balance, fence_token from fencepost_demo where id = 1',
+    )
+    const { balance, fence_token: stamp } = rows[0]!
+    tell('', `the account holds ${balance}, stamped ${stamp}`)
+    const isRight = wasRefused && late.isAborted === true && balance === right && stamp === grantB.token
+    tell(
+      '',
+      isRight
+        ? styleText('green', `right: 100 − 30 − 50 = ${right}. The stale write left nothing behind.`)
+        : styleText(
+            'red',
+            `WRONG: 100 − 30 − 50 = ${right}, and B's 50 have vanished. This is what the fence is for.`,
+          ),
+    )
+    // Politely, so that the next demo need not wait for the lease to expire.
+    for (const worker of workers) await worker.order({ do: 'close' })
+    return isRight ? exitCode.done : exitCode.failed
+  } finally {
+    for (const worker of workers) await worker.end()
+    await client.query('drop table if exists fencepost_demo').catch(() => {})
+    await client.end()
+  }
+}
+
+const startedMs = performance.now()
+
+function tell(who: string, what: string): void {
+  const seconds = ((performance.now() - startedMs) / 1000).toFixed(2).padStart(6)
+  const name = who === '' ? ' ' : styleText(who === 'A' ? 'cyan' : 'yellow', who)
+  console.log(`${seconds} s  ${name}  ${what}`)
+}
+
+/** One of the two processes, and the orders it is given. */
+class Worker {
+  readonly #child: ChildProcess
+  readonly #name: string
+
+  constructor(name: string, url: string, isFenced: boolean) {
+    this.#name = name
+    // The same file ending as this one: it runs from the source and from the package.
+    const file = import.meta.url.endsWith('.ts') ? './demo-worker.ts' : './demo-worker.js'
+    this.#child = fork(new URL(file, import.meta.url), {
+      env: { ...process.env, FENCEPOST_DATABASE_URL: url, FENCEPOST_DEMO_UNFENCED: isFenced ? '' : '1' },
+    })
+  }
+
+  async order(order: DemoOrder): Promise<DemoMessage> {
+    const { promise, resolve, reject } = Promise.withResolvers<DemoMessage>()
+    const onExit = (code: number | null): void => {
+      reject(new Error(`process ${this.#name} ended with code ${code}`))
+    }
+    this.#child.once('exit', onExit)
+    this.#child.once('message', (message) => resolve(message as DemoMessage))
+    this.#child.send(order)
+    try {
+      const answer = await promise
+      if (answer.isFault === true) throw new Error(`process ${this.#name} failed: ${answer.message}`)
+      return answer
+    } finally {
+      this.#child.off('exit', onExit)
+    }
+  }
+
+  signal(signal: NodeJS.Signals): void {
+    this.#child.kill(signal)
+  }
+
+  async end(): Promise<void> {
+    if (this.#child.exitCode !== null || this.#child.signalCode !== null) return
+    const { promise, resolve } = Promise.withResolvers<void>()
+    this.#child.once('exit', () => resolve())
+    this.#child.kill('SIGKILL')
+    await promise
+  }
+}

@@ -1,0 +1,21 @@
+import { DatabaseError, InvalidArgumentError, NotAcquiredError } from '../errors.ts'
+
+/** The exit codes of every command. `run` adds the command's own, and 128 + n when a signal ended it. */
+export const exitCode = {
+  done: 0,
+  failed: 1,
+  usage: 64,
+  databaseUnavailable: 69,
+  leaseLost: 70,
+  notAcquired: 75,
+  notExecutable: 126,
+  notFound: 127,
+} as const
+
+/** The code that tells a script what kind of failure it was. */
+export function exitCodeOf(error: unknown): number {
+  if (error instanceof InvalidArgumentError) return exitCode.usage
+  if (error instanceof NotAcquiredError) return exitCode.notAcquired
+  if (error instanceof DatabaseError) return exitCode.databaseUnavailable
+  return exitCode.failed
+}

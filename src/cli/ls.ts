@@ -1,0 +1,69 @@
+import Table from 'cli-table3'
+import { formatMs } from '../duration.ts'
+import { Fencepost } from '../fencepost.ts'
+import type { LeaseInfo } from '../lease/lease-list.ts'
+import { type DatabaseOptions, databaseUrl } from './database-url.ts'
+import { exitCode } from './exit-code.ts'
+
+export interface LsOptions extends DatabaseOptions {
+  readonly json?: boolean
+}
+
+export async function runLs(options: LsOptions): Promise<number> {
+  await using fencepost = await Fencepost.open({ connectionString: await databaseUrl(options) })
+  const leases = await fencepost.leases()
+  console.log(options.json === true ? JSON.stringify(leases.map(asJson), undefined, 2) : asTable(leases))
+  return exitCode.done
+}
+
+/** The documented shape: tokens are strings, because they may be larger than a JSON number holds. */
+function asJson(lease: LeaseInfo): Record<string, unknown> {
+  return {
+    name: lease.name,
+    token: lease.token.toString(),
+    state: lease.state,
+    holder: lease.holder ?? null,
+    host: lease.host ?? null,
+    pid: lease.pid ?? null,
+    since: lease.since?.toISOString() ?? null,
+    remainingMs: lease.remainingMs ?? null,
+    sequence: lease.sequence,
+  }
+}
+
+function asTable(leases: readonly LeaseInfo[]): string {
+  if (leases.length === 0) return 'no leases yet'
+  const plain = { top: '', bottom: '', left: '', right: '', mid: '', middle: '  ' }
+  const corners = [
+    'top-mid',
+    'top-left',
+    'top-right',
+    'bottom-mid',
+    'bottom-left',
+    'bottom-right',
+    'left-mid',
+    'mid-mid',
+    'right-mid',
+  ]
+  const table = new Table({
+    head: ['LEASE', 'TOKEN', 'STATE', 'HOLDER', 'SINCE', 'EXPIRES IN'],
+    chars: { ...plain, ...Object.fromEntries(corners.map((corner) => [corner, ''])) },
+    style: { head: [], border: [], 'padding-left': 0, 'padding-right': 0 },
+    colAligns: ['left', 'right', 'left', 'left', 'left', 'right'],
+  })
+  for (const lease of leases) {
+    table.push([
+      lease.name,
+      lease.token.toString(),
+      lease.state,
+      lease.holder ?? '',
+      lease.since?.toISOString() ?? '',
+      lease.remainingMs === undefined ? '' : formatMs(Math.round(lease.remainingMs / 100) * 100),
+    ])
+  }
+  return table
+    .toString()
+    .split('\n')
+    .map((line) => line.trimEnd())
+    .join('\n')
+}

@@ -1,0 +1,101 @@
+import { type AddressInfo, type Server, type Socket, connect, createServer } from 'node:net'
+
+/** A proxy in front of PostgreSQL that loses packets on purpose. */
+export class TcpProxy {
+  readonly #server: Server
+  readonly #target: URL
+  readonly #pairs = new Set<{ readonly client: Socket; readonly upstream: Socket }>()
+  #isDropping = false
+  #beforeReply: ((reply: Buffer, sent: Buffer) => 'pass' | 'swallow' | 'cut') | undefined
+
+  private constructor(server: Server, target: URL) {
+    this.#server = server
+    this.#target = target
+  }
+
+  static async start(targetUrl: string): Promise<TcpProxy> {
+    const target = new URL(targetUrl)
+    const server = createServer()
+    const proxy = new TcpProxy(server, target)
+    server.on('connection', (client) => proxy.#relay(client))
+    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+    return proxy
+  }
+
+  get url(): string {
+    const url = new URL(this.#target)
+    url.hostname = '127.0.0.1'
+    url.port = String((this.#server.address() as AddressInfo).port)
+    return url.href
+  }
+
+  get connections(): number {
+    return this.#pairs.size
+  }
+
+  /** From now on everything vanishes, in both directions and on new connections, and no socket is closed. */
+  drop(): void {
+    this.#isDropping = true
+  }
+
+  /** What is sent from now on arrives. What was lost stays lost. */
+  restore(): void {
+    this.#isDropping = false
+  }
+
+  /** Resets every connection. */
+  cut(): void {
+    for (const { client, upstream } of this.#pairs) {
+      client.resetAndDestroy()
+      upstream.resetAndDestroy()
+    }
+  }
+
+  /** Decides over each answer of the server; `sent` is what the client had sent last on that connection. */
+  onReply(decide: ((reply: Buffer, sent: Buffer) => 'pass' | 'swallow' | 'cut') | undefined): void {
+    this.#beforeReply = decide
+  }
+
+  async stop(): Promise<void> {
+    this.cut()
+    await new Promise<void>((resolve) => this.#server.close(() => resolve()))
+  }
+
+  #relay(client: Socket): void {
+    const upstream = connect(Number(this.#target.port || 5432), this.#target.hostname)
+    const pair = { client, upstream }
+    let sent: Buffer = Buffer.alloc(0)
+    this.#pairs.add(pair)
+    const close = (): void => {
+      this.#pairs.delete(pair)
+      client.destroy()
+      upstream.destroy()
+    }
+    client.on('data', (data: Buffer) => {
+      if (this.#isDropping) return
+      sent = data
+      upstream.write(data)
+    })
+    upstream.on('data', (data: Buffer) => {
+      if (this.#isDropping) return
+      switch (this.#beforeReply?.(data, sent) ?? 'pass') {
+        case 'pass':
+          client.write(data)
+          break
+        case 'cut':
+          client.resetAndDestroy()
+          upstream.destroy()
+          break
+        case 'swallow':
+          break
+      }
+    })
+    for (const socket of [client, upstream]) {
+      socket.on('error', close)
+      socket.on('close', () => {
+        // A silent cut looks the same from both ends: nobody is told while packets are dropped.
+        if (!this.#isDropping) close()
+      })
+    }
+  }
+}

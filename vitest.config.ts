@@ -1,0 +1,15 @@
+import { defineConfig } from 'vitest/config'
+import SummaryReporter from './test/support/summary-reporter.ts'
+
+export default defineConfig({
+  test: {
+    include: ['test/**/*.test.ts'],
+    globalSetup: ['test/support/global-setup.ts'],
+    reporters: ['default', new SummaryReporter()],
+    // Every file has a database of its own on one server, and many wait for processes: two at a time suit two cores.
+    maxWorkers: 2,
+    // A test that takes so long hangs. None of them waits for time to pass where an event will do.
+    testTimeout: 60_000,
+    hookTimeout: 60_000,
+  },
+})
