@@ -133,7 +133,7 @@ export class Fencepost implements AsyncDisposable {
    */
   static async migrate(options: ConnectOptions & MigrateOptions = {}): Promise<MigrateResult> {
     const { migrate } = await import('./database/migrate.ts')
-    return await migrate(connectionConfig(options), options)
+    return migrate(connectionConfig(options), options)
   }
 
   /**
@@ -145,7 +145,7 @@ export class Fencepost implements AsyncDisposable {
     const { wait, signal } = options
     const waitMs =
       wait === undefined ? Number.POSITIVE_INFINITY : durationMs('wait', wait, { minMs: 0, maxMs: yearMs })
-    return await this.#leases.acquire({ ...this.#request(name, options), waitMs, signal })
+    return this.#leases.acquire({ ...this.#request(name, options), waitMs, signal })
   }
 
   /**
@@ -155,7 +155,7 @@ export class Fencepost implements AsyncDisposable {
    * given back as soon as the database answers, after the TTL at the latest.
    */
   async tryAcquire(name: string, options: LeaseOptions = {}): Promise<Lease | null> {
-    return await this.#leases.tryAcquire(this.#request(name, options))
+    return this.#leases.tryAcquire(this.#request(name, options))
   }
 
   /**
@@ -180,13 +180,13 @@ export class Fencepost implements AsyncDisposable {
 
   /** Every lease the database knows, by name: for people and tools, out of date the moment it is read. */
   async leases(): Promise<LeaseInfo[]> {
-    return await this.#ask('list the leases', () => this.#protocol.list())
+    return this.#ask('list the leases', () => this.#protocol.list())
   }
 
   /** Forgets leases that nobody has held for so long. Tokens go on rising. Returns how many were forgotten. */
   async purge(options: { readonly olderThan: Duration }): Promise<number> {
     const olderThanMs = durationMs('olderThan', options.olderThan, { minMs: 0, maxMs: 100 * yearMs })
-    return await this.#ask('purge', () => this.#protocol.purge(olderThanMs))
+    return this.#ask('purge', () => this.#protocol.purge(olderThanMs))
   }
 
   /**

@@ -1,4 +1,4 @@
-import pg from 'pg'
+import { Client, type ClientConfig } from 'pg'
 import type { Clock } from '../clock.ts'
 import type { Logger } from '../logger.ts'
 import { RequestFailure, isConnectionState, spoilsConnection, sqlStateOf } from './failure.ts'
@@ -7,7 +7,7 @@ import { RequestFailure, isConnectionState, spoilsConnection, sqlStateOf } from 
 export type TextRow = Record<string, string | null>
 
 export interface ConnectionOptions {
-  readonly config: pg.ClientConfig
+  readonly config: ClientConfig
   readonly applicationName: string
   readonly clock: Clock
   readonly logger: Logger
@@ -113,11 +113,9 @@ export class Connection {
   }
 
   async #within(due: number, promise: Promise<unknown>, what: string): Promise<void> {
-    let cancel = (): void => {}
-    const timeout = new Promise<never>((_, reject) => {
-      cancel = this.#options.clock.after(this.#leftMs(due), () => {
-        reject(new RequestFailure('unsent', new Error(what)))
-      })
+    const { promise: timeout, reject } = Promise.withResolvers<never>()
+    const cancel = this.#options.clock.after(this.#leftMs(due), () => {
+      reject(new RequestFailure('unsent', new Error(what)))
     })
     try {
       await Promise.race([promise, timeout])
@@ -129,7 +127,7 @@ export class Connection {
 
 /** One session: from connect to the first sign of trouble. */
 class Session {
-  readonly #client: pg.Client
+  readonly #client: Client
   readonly #clock: Clock
   #ended = false
   #warned = false
@@ -137,7 +135,7 @@ class Session {
 
   constructor(options: ConnectionOptions) {
     this.#clock = options.clock
-    this.#client = new pg.Client({
+    this.#client = new Client({
       application_name: options.applicationName,
       keepAlive: true,
       ...options.config,

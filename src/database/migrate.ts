@@ -1,6 +1,5 @@
 import { fileURLToPath } from 'node:url'
-import type { ClientBase, ClientConfig } from 'pg'
-import pg from 'pg'
+import { Client, type ClientBase, type ClientConfig, escapeIdentifier } from 'pg'
 import { DatabaseError, InvalidArgumentError } from '../errors.ts'
 import { RequestFailure, describeFailure, isConnectionState, sqlStateOf } from './failure.ts'
 import { requiredSchemaVersion } from './schema.ts'
@@ -36,7 +35,7 @@ export async function migrate(config: ClientConfig, options: MigrateOptions): Pr
       `direction must be "up" or "down"; got "${String(direction)}"`,
     )
   }
-  const client = new pg.Client({
+  const client = new Client({
     application_name: 'fencepost migrate',
     connectionTimeoutMillis: 10_000,
     ...config,
@@ -127,7 +126,7 @@ async function runMigrations(client: ClientBase, direction: 'up' | 'down'): Prom
 }
 
 async function grant(client: ClientBase, role: string): Promise<void> {
-  const name = pg.escapeIdentifier(role)
+  const name = escapeIdentifier(role)
   await client.query(`grant usage on schema fencepost to ${name}`)
   await client.query(`grant execute on all functions in schema fencepost to ${name}`)
   await client.query(`grant select on fencepost.leases to ${name}`)

@@ -169,7 +169,7 @@ export class FencedRepository<
       where as unknown as (eb: AnyBuilder) => Expression<SqlBool>,
     )
     const result = await this.#ask(fence, () => query.executeTakeFirst())
-    return await this.#count(result?.numUpdatedRows, fence, guard)
+    return this.#count(result?.numUpdatedRows, fence, guard)
   }
 
   /**
@@ -186,7 +186,7 @@ export class FencedRepository<
         conflict.columns([...this.#key]).doUpdateSet((eb) => ({
           ...Object.fromEntries(changed.map((column) => [column, eb.ref(`excluded.${column}`)])),
           // The fence was called for the row to insert.
-          [this.#fenceColumn]: this.#guardedToken(eb as unknown as AnyBuilder, { ...guard, isInline: false }),
+          [this.#fenceColumn]: this.#guardedToken(eb, { ...guard, isInline: false }),
         })),
       )
       .returningAll()
@@ -218,7 +218,7 @@ export class FencedRepository<
     const query = this.#deleting(guard).where(where as unknown as (eb: AnyBuilder) => Expression<SqlBool>)
     // The guard stands in RETURNING, so the rows that come back are the count.
     const rows = await this.#ask(fence, () => query.execute())
-    return await this.#count(BigInt(rows.length), fence, guard)
+    return this.#count(BigInt(rows.length), fence, guard)
   }
 
   #within(tx: unknown): Kysely<AnyTable> {

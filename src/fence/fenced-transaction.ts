@@ -50,7 +50,7 @@ export async function fencedTransaction<DB, T>(
     throw new InvalidArgumentError(
       'isolationLevel',
       isolationLevel,
-      `isolationLevel must be one of ${isolationLevels.map((level) => `"${level}"`).join(', ')}; got "${String(isolationLevel)}"`,
+      `isolationLevel must be one of ${isolationLevels.map((level) => `"${level}"`).join(', ')}; got "${isolationLevel as string}"`,
     )
   }
   const statement = fenceLiteral(fence.term, options)
@@ -94,7 +94,7 @@ async function onKysely<DB, T>(
       'db is already a transaction. The fence must be the first statement after begin: pass the Kysely instance itself.',
     )
   }
-  return await db.connection().execute(async (session) => {
+  return db.connection().execute(async (session) => {
     await foldIntoBegin(session, statement)
     progress.phase = 'beginning'
     const transaction = session.transaction()
@@ -102,7 +102,7 @@ async function onKysely<DB, T>(
       options.isolationLevel === undefined
         ? transaction
         : transaction.setIsolationLevel(options.isolationLevel)
-    return await builder.execute((tx) => attempt(fence, progress, () => work(asFenced(tx, fence.term))))
+    return builder.execute((tx) => attempt(fence, progress, () => work(asFenced(tx, fence.term))))
   })
 }
 
@@ -112,6 +112,7 @@ async function onKysely<DB, T>(
  */
 async function foldIntoBegin<DB>(session: Kysely<DB>, statement: string): Promise<void> {
   await session.getExecutor().provideConnection(async (connection) => {
+    // oxlint-disable-next-line typescript/unbound-method -- It is always called on its connection.
     const original = connection.executeQuery
     connection.executeQuery = async <R>(
       begin: CompiledQuery,

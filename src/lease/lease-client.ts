@@ -1,4 +1,5 @@
 import { randomUUID } from 'node:crypto'
+import { setMaxListeners } from 'node:events'
 import type { Clock } from '../clock.ts'
 import { RequestFailure, describeFailure, isTransient } from '../database/failure.ts'
 import { FencepostError, NotAcquiredError, SequenceMismatchError, type Contender } from '../errors.ts'
@@ -54,14 +55,13 @@ export class LeaseClient<L extends HeldLease> {
 
   constructor(options: LeaseClientOptions<L>) {
     this.#options = options
+    // Every waiting caller listens to it: that is no leak to be warned of.
+    setMaxListeners(0, this.#closing.signal)
   }
 
   /** One attempt; null when somebody else holds the lease, in this process or in another. */
   async tryAcquire(request: AcquireRequest): Promise<L | null> {
-    this.#assertOpen()
-    const turn = this.#line.tryEnter(request.name)
-    if (turn === undefined) return null
-    const lease = await this.#contend(request, turn)
+    const lease = await this.#acquire({ ...request, waitMs: 0 })
     return lease instanceof NotAcquiredError ? null : lease
   }
 
@@ -71,25 +71,9 @@ export class LeaseClient<L extends HeldLease> {
    * @throws NotAcquiredError when the limit passed; the reason of the caller's signal when it aborted.
    */
   async acquire(request: AcquireRequest): Promise<L> {
-    this.#assertOpen()
-    request.signal?.throwIfAborted()
-    const patience = new Patience(this.#options.clock, request.waitMs, this.#signals(request.signal))
-    try {
-      const turn =
-        request.waitMs === 0
-          ? this.#line.tryEnter(request.name)
-          : await this.#line.enter(request.name, patience)
-      if (turn === undefined) throw new NotAcquiredError(request.name, 0, this.#ownContender())
-      const lease = await this.#contend(request, turn, patience)
-      if (lease instanceof NotAcquiredError) throw lease
-      return lease
-    } catch (error) {
-      throw error instanceof PatienceOver
-        ? new NotAcquiredError(request.name, patience.waitedMs, this.#ownContender())
-        : error
-    } finally {
-      patience.done()
-    }
+    const lease = await this.#acquire(request)
+    if (lease instanceof NotAcquiredError) throw lease
+    return lease
   }
 
   /** Ends every holder, so that all leases are free at once; those still held are lost. Waiting callers are refused. */
@@ -109,60 +93,86 @@ export class LeaseClient<L extends HeldLease> {
     )
   }
 
+  async #acquire(request: AcquireRequest): Promise<L | NotAcquiredError> {
+    const { name, waitMs, signal } = request
+    const closing = this.#closing.signal
+    closing.throwIfAborted()
+    signal?.throwIfAborted()
+    const patience = new Patience(
+      this.#options.clock,
+      waitMs,
+      signal === undefined ? closing : AbortSignal.any([signal, closing]),
+    )
+    try {
+      const turn = waitMs === 0 ? this.#line.tryEnter(name) : await this.#line.enter(name, patience)
+      return turn === undefined
+        ? new NotAcquiredError(name, 0, this.#ownContender())
+        : await this.#contend(request, turn, patience)
+    } catch (error) {
+      if (!(error instanceof PatienceOver)) throw error
+      return new NotAcquiredError(name, patience.waitedMs, this.#ownContender())
+    } finally {
+      patience.done()
+    }
+  }
+
   /** Tries until granted or out of patience. The turn is kept by the lease, or given up. */
-  async #contend(request: AcquireRequest, turn: Turn, patience?: Patience): Promise<L | NotAcquiredError> {
+  async #contend(request: AcquireRequest, turn: Turn, patience: Patience): Promise<L | NotAcquiredError> {
     let contender: Contender | undefined
+    let failure: RequestFailure | undefined
     for (let tries = 1; ; tries += 1) {
+      let pauseMs: number
       const attempt = this.#attempt(request, turn)
       try {
-        const outcome = patience === undefined ? await attempt : await patience.within(attempt)
+        const outcome = await patience.within(attempt)
         if ('lease' in outcome) return outcome.lease
         contender = outcome.refusal.contender
+        failure = undefined
         if (outcome.refusal.reason === 'sequence') {
           throw new SequenceMismatchError(request.name, request.sequence, contender.label ?? 'unknown')
         }
-        if (patience === undefined || request.waitMs === 0) {
+        if (request.waitMs === 0) {
           turn.leave()
-          return new NotAcquiredError(request.name, patience?.waitedMs ?? 0, contender)
+          return new NotAcquiredError(request.name, patience.waitedMs, contender)
         }
-        await patience.sleep(Math.min(nextTryMs(outcome.refusal, tries, Math.random()), patience.leftMs))
+        pauseMs = nextTryMs(outcome.refusal, tries, Math.random())
       } catch (error) {
-        if (patience === undefined && this.#closing.signal.aborted) {
-          turn.leave()
-          throw this.#closing.signal.reason
-        }
-        if (patience?.isOver === true) {
+        if (patience.isOver) {
           // The attempt may still be on the wire. Its lease goes straight back, and nobody else in this process asks
           // for the name before that is settled.
-          attempt.then(
-            async (outcome) => {
-              if ('lease' in outcome) await outcome.lease.release()
-              else turn.leave()
-            },
-            () => turn.leave(),
-          )
-          if (error instanceof PatienceOver)
-            return new NotAcquiredError(request.name, patience.waitedMs, contender)
-          throw error
+          void this.#abandon(attempt, turn)
+          if (!(error instanceof PatienceOver)) throw error
+          return new NotAcquiredError(request.name, patience.waitedMs, contender)
         }
-        const mayPass = error instanceof RequestFailure && isTransient(error)
-        if (!mayPass || patience === undefined || request.waitMs === 0) {
+        const isRequestFailure = error instanceof RequestFailure
+        if (!isRequestFailure || request.waitMs === 0 || !isTransient(error)) {
           turn.leave()
-          throw error instanceof RequestFailure
-            ? describeFailure(error, `acquire lease "${request.name}"`)
-            : error
+          throw isRequestFailure ? describeFailure(error, `acquire lease "${request.name}"`) : error
         }
         this.#options.logger.warn(`fencepost: lease "${request.name}" is asked for again: ${error.message}`)
-        try {
-          await patience.sleep(Math.min(2000, 50 * 2 ** Math.min(tries, 6)) * (0.5 + Math.random() / 2))
-        } catch (impatience) {
-          turn.leave()
-          if (impatience instanceof PatienceOver) {
-            throw describeFailure(error, `acquire lease "${request.name}"`)
-          }
-          throw impatience
-        }
+        failure = error
+        pauseMs = Math.min(2000, 50 * 2 ** Math.min(tries, 6)) * (0.5 + Math.random() / 2)
       }
+      try {
+        await patience.sleep(pauseMs)
+      } catch (impatience) {
+        turn.leave()
+        if (!(impatience instanceof PatienceOver)) throw impatience
+        if (failure !== undefined) throw describeFailure(failure, `acquire lease "${request.name}"`)
+        return new NotAcquiredError(request.name, patience.waitedMs, contender)
+      }
+    }
+  }
+
+  /** Nobody waits for this attempt any more: what it is granted goes straight back. */
+  async #abandon(attempt: Promise<{ readonly lease: L } | object>, turn: Turn): Promise<void> {
+    try {
+      const outcome = await attempt
+      if ('lease' in outcome) await outcome.lease.release()
+    } catch {
+      // The caller has been told that it got no lease; a request without an answer is settled by its holder.
+    } finally {
+      turn.leave()
     }
   }
 
@@ -226,7 +236,7 @@ export class LeaseClient<L extends HeldLease> {
       sleepMs = Math.min(sleepMs * 2, 500)
     }
     void ask()
-    return await promise
+    return promise
   }
 
   async #seat(ttlMs: number): Promise<Seat> {
@@ -285,10 +295,6 @@ export class LeaseClient<L extends HeldLease> {
   #ownContender(): Contender {
     const { label, host, pid } = this.#options.identity
     return { label, host, pid, since: undefined, remainingMs: undefined }
-  }
-
-  #signals(signal: AbortSignal | undefined): AbortSignal {
-    return signal === undefined ? this.#closing.signal : AbortSignal.any([signal, this.#closing.signal])
   }
 
   #assertOpen(): void {

@@ -29,18 +29,21 @@ export const listLeases = `
    order by name`
 
 export function readLeaseInfo(row: TextRow): LeaseInfo {
-  const number = (text: string | null | undefined): number | undefined =>
-    text == null ? undefined : Number(text)
-  const sinceMs = number(row['since_ms'])
+  const sinceMs = optionalNumber(row['since_ms'])
   return {
     name: row['name'] ?? '',
     token: BigInt(row['token'] ?? 0),
     state: row['state'] as LeaseInfo['state'],
     holder: row['holder'] ?? undefined,
     host: row['host'] ?? undefined,
-    pid: number(row['pid']),
+    pid: optionalNumber(row['pid']),
     since: sinceMs === undefined ? undefined : new Date(sinceMs),
-    remainingMs: number(row['remaining_ms']),
+    remainingMs: optionalNumber(row['remaining_ms']),
     sequence: row['sequence'] ?? 'default',
   }
+}
+
+/** A number that may be absent. */
+export function optionalNumber(text: string | null | undefined): number | undefined {
+  return text === null || text === undefined ? undefined : Number(text)
 }

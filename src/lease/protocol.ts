@@ -2,7 +2,7 @@ import type { Clock } from '../clock.ts'
 import type { Connection, Request, TextRow } from '../database/connection.ts'
 import { RequestFailure, isRetryable } from '../database/failure.ts'
 import type { Contender } from '../errors.ts'
-import { type LeaseInfo, listLeases, readLeaseInfo } from './lease-list.ts'
+import { type LeaseInfo, listLeases, optionalNumber, readLeaseInfo } from './lease-list.ts'
 import type { Token } from './term.ts'
 
 /** What a new holder tells about itself. Everything but the id is for people to read. */
@@ -175,13 +175,14 @@ function readAcquireAnswer(row: TextRow): AcquireAnswer {
         label: row['label'] ?? undefined,
         host: row['host'] ?? undefined,
         pid: optionalNumber(row['pid']),
-        since: row['since_ms'] == null ? undefined : new Date(Number(row['since_ms'])),
+        since: optionalDate(row['since_ms']),
         remainingMs: optionalNumber(row['remaining_ms']),
       },
     },
   }
 }
 
-function optionalNumber(text: string | null | undefined): number | undefined {
-  return text === null || text === undefined ? undefined : Number(text)
+function optionalDate(text: string | null | undefined): Date | undefined {
+  const ms = optionalNumber(text)
+  return ms === undefined ? undefined : new Date(ms)
 }

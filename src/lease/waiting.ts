@@ -4,45 +4,37 @@ import type { Refusal } from './protocol.ts'
 /** The caller is not ready to wait any longer. Internal: callers see NotAcquiredError or the signal's reason. */
 export class PatienceOver extends Error {}
 
-/** How long a caller is ready to wait: a limit, an AbortSignal, both or neither. */
+/** How long a caller is ready to wait: until a limit passes or a signal aborts. */
 export class Patience {
   readonly #clock: Clock
   readonly #startedMs: number
-  readonly #waitMs: number
   readonly #over: Promise<never>
-  readonly #isEndless: boolean
   #isOver = false
   #stop: () => void = () => {}
 
-  /** `waitMs` may be Infinity. */
-  constructor(clock: Clock, waitMs: number, signal: AbortSignal | undefined) {
+  /** `waitMs` may be Infinity; with 0 there is no limit, because the caller does not wait at all. */
+  constructor(clock: Clock, waitMs: number, signal: AbortSignal) {
     this.#clock = clock
     this.#startedMs = clock.monotonicMs()
-    this.#waitMs = waitMs
-    this.#isEndless = waitMs === Number.POSITIVE_INFINITY && signal === undefined
     const { promise, reject } = Promise.withResolvers<never>()
     this.#over = promise
     // Nobody may be waiting at the moment it ends.
     promise.catch(() => {})
-    const onAbort = (): void => this.#end(() => reject(signal?.reason))
-    signal?.addEventListener('abort', onAbort, { once: true })
+    const onAbort = (): void => this.#end(() => reject(signal.reason as Error))
+    signal.addEventListener('abort', onAbort, { once: true })
     const cancelLimit =
       waitMs > 0 && waitMs < Number.POSITIVE_INFINITY
         ? clock.after(waitMs, () => this.#end(() => reject(new PatienceOver())))
         : () => {}
     this.#stop = () => {
       cancelLimit()
-      signal?.removeEventListener('abort', onAbort)
+      signal.removeEventListener('abort', onAbort)
     }
-    if (signal?.aborted === true) onAbort()
+    if (signal.aborted) onAbort()
   }
 
   get waitedMs(): number {
     return this.#clock.monotonicMs() - this.#startedMs
-  }
-
-  get leftMs(): number {
-    return Math.max(0, this.#waitMs - this.waitedMs)
   }
 
   get isOver(): boolean {
@@ -51,7 +43,7 @@ export class Patience {
 
   /** The promise's outcome, unless the caller's patience ends first. */
   async within<T>(promise: Promise<T>): Promise<T> {
-    return this.#isEndless ? await promise : await Promise.race([this.#over, promise])
+    return Promise.race([this.#over, promise])
   }
 
   async sleep(ms: number): Promise<void> {

@@ -1,16 +1,16 @@
 import { randomBytes } from 'node:crypto'
 import { Kysely, PostgresDialect } from 'kysely'
-import pg from 'pg'
+import { Client, type ClientConfig, Pool, type PoolConfig, type QueryResultRow } from 'pg'
 import { afterAll, beforeAll, inject } from 'vitest'
 import { Fencepost, type OpenOptions } from '../../src/index.ts'
 
 /** A database of one test file's own, and what is opened on it: all of it is closed when the file is done. */
 export class TestDatabase {
   #name = ''
-  #pool: pg.Pool | undefined
+  #pool: Pool | undefined
   readonly #fenceposts: Fencepost[] = []
-  readonly #pools: pg.Pool[] = []
-  readonly #clients: pg.Client[] = []
+  readonly #pools: Pool[] = []
+  readonly #clients: Client[] = []
   readonly #kyselys: Kysely<never>[] = []
 
   get url(): string {
@@ -28,34 +28,34 @@ export class TestDatabase {
   }
 
   /** A pool for looking at the database from outside. */
-  get pool(): pg.Pool {
+  get pool(): Pool {
     this.#pool ??= this.newPool({ max: 60 })
     return this.#pool
   }
 
-  newPool(config: pg.PoolConfig = {}): pg.Pool {
-    const pool = new pg.Pool({ connectionString: this.url, max: 10, ...config })
+  newPool(config: PoolConfig = {}): Pool {
+    const pool = new Pool({ connectionString: this.url, max: 10, ...config })
     pool.on('error', () => {})
     pool.on('connect', (client) => client.on('error', () => {}))
     this.#pools.push(pool)
     return pool
   }
 
-  async query<Row extends pg.QueryResultRow>(text: string, values: unknown[] = []): Promise<Row[]> {
+  async query<Row extends QueryResultRow>(text: string, values: unknown[] = []): Promise<Row[]> {
     return (await this.pool.query<Row>(text, values)).rows
   }
 
   /** A session of its own, for interleaving transactions by hand. */
-  async session(config: pg.ClientConfig = {}): Promise<pg.Client> {
-    const client = new pg.Client({ connectionString: this.url, ...config })
+  async session(config: ClientConfig = {}): Promise<Client> {
+    const client = new Client({ connectionString: this.url, ...config })
     client.on('error', () => {})
     await client.connect()
     this.#clients.push(client)
     return client
   }
 
-  kysely<DB>(config: pg.PoolConfig = {}): Kysely<DB> {
-    const pool = new pg.Pool({ connectionString: this.url, max: 10, ...config })
+  kysely<DB>(config: PoolConfig = {}): Kysely<DB> {
+    const pool = new Pool({ connectionString: this.url, max: 10, ...config })
     pool.on('error', () => {})
     pool.on('connect', (client) => client.on('error', () => {}))
     const db = new Kysely<DB>({ dialect: new PostgresDialect({ pool }) })
@@ -79,13 +79,13 @@ export class TestDatabase {
   async drop(): Promise<void> {
     await Promise.all(this.#fenceposts.map((fencepost) => fencepost.close()))
     await Promise.all(this.#kyselys.map((db) => db.destroy()))
-    await Promise.all(this.#pools.map((pool) => (pool.ended ? undefined : pool.end())))
+    await Promise.all(this.#pools.filter((pool) => !pool.ended).map((pool) => pool.end()))
     await Promise.all(this.#clients.map((client) => client.end().catch(() => {})))
     await this.#onServer(`drop database ${this.#name} with (force)`)
   }
 
   async #onServer(statement: string): Promise<void> {
-    const client = new pg.Client({ connectionString: inject('serverUrl') })
+    const client = new Client({ connectionString: inject('serverUrl') })
     client.on('error', () => {})
     await client.connect()
     try {

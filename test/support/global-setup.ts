@@ -1,7 +1,7 @@
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import pg from 'pg'
+import { Client } from 'pg'
 import type { TestProject } from 'vitest/node'
 import { EmbeddedServer } from '../../src/database/embedded-server.ts'
 import { migrate } from '../../src/database/migrate.ts'
@@ -55,7 +55,7 @@ async function startServer(): Promise<Server> {
 export default async function setup(project: TestProject): Promise<() => Promise<void>> {
   const server = await startServer()
   const template = `fencepost_template_${process.pid}`
-  const client = new pg.Client({ connectionString: server.url })
+  const client = new Client({ connectionString: server.url })
   await client.connect()
   const version = await client.query<{ server_version: string }>('show server_version')
   console.log(`tests run on ${server.kind}, PostgreSQL ${version.rows[0]!.server_version}`)
