@@ -168,8 +168,9 @@ export class FencedRepository<
     const query = this.#updating(guard, patch).where(
       where as unknown as (eb: AnyBuilder) => Expression<SqlBool>,
     )
-    const result = await this.#ask(fence, () => query.executeTakeFirst())
-    return this.#count(result?.numUpdatedRows, fence, guard)
+    // Not execute(): that takes a count which the driver did not give for none.
+    const result = await this.#ask(fence, () => guard.rows.executeQuery(query))
+    return this.#count(result.numAffectedRows, fence, guard)
   }
 
   /**

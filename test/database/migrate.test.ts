@@ -1,0 +1,180 @@
+import { Client } from 'pg'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { Fencepost } from '../../src/index.ts'
+import { useDatabase } from '../support/database.ts'
+
+const database = useDatabase({ migrated: false })
+const migrate = (options: Parameters<typeof Fencepost.migrate>[0] = {}) =>
+  Fencepost.migrate({ connectionString: database.url, ...options })
+
+const [app, stranger] = [`app_${process.pid}`, `stranger_${process.pid}`]
+
+beforeAll(async () => {
+  for (const role of [app, stranger])
+    await database.query(`create role ${role} login password 'secret-of-${role}'`)
+})
+
+afterAll(async () => {
+  const client = new Client({ connectionString: database.url })
+  await client.connect()
+  for (const role of [app, stranger]) await client.query(`drop owned by ${role}; drop role ${role}`)
+  await client.end()
+})
+
+describe('migrate', () => {
+  test('by a role that may not create says so, and leaves nothing behind', async () => {
+    const refused = migrate({ connectionString: database.urlAs(stranger, `secret-of-${stranger}`) })
+    await expect(refused).rejects.toMatchObject({ code: 'PERMISSION_DENIED', sqlState: '42501' })
+    expect(await database.query(`select from pg_namespace where nspname = 'fencepost'`)).toEqual([])
+  })
+
+  test('without a schema, open names the command', async () => {
+    await expect(database.open()).rejects.toMatchObject({
+      code: 'SCHEMA_MISSING',
+      message: expect.stringContaining('fencepost migrate') as string,
+    })
+  })
+
+  test('of 20 processes at once, one works and the others find nothing to do', async () => {
+    const results = await Promise.all(Array.from({ length: 20 }, () => migrate()))
+    expect(results.flatMap((result) => result.migrations)).toEqual(['0001_leases_and_fence'])
+    expect(new Set(results.map((result) => result.schemaVersion))).toEqual(new Set([1]))
+    expect(await database.query(`select from pg_locks where locktype = 'advisory'`)).toEqual([])
+  })
+
+  test('is nothing to do for a role without any right, once it is installed', async () => {
+    const result = await migrate({ connectionString: database.urlAs(stranger, `secret-of-${stranger}`) })
+    expect(result).toEqual({ migrations: [], schemaVersion: 1 })
+  })
+
+  test('a role without rights cannot use leases, and is told what to do', async () => {
+    await expect(
+      Fencepost.open({ connectionString: database.urlAs(stranger, `secret-of-${stranger}`) }),
+    ).rejects.toMatchObject({
+      code: 'PERMISSION_DENIED',
+      message: expect.stringContaining('--grant-to') as string,
+    })
+  })
+
+  test('--grant-to lets a role use leases, and gives it no right on the tables', async () => {
+    await migrate({ grantTo: [app] })
+    const connectionString = database.urlAs(app, `secret-of-${app}`)
+    const fencepost = await database.open({ connectionString })
+    const lease = await fencepost.acquire('granted')
+    const pool = database.newPool({ connectionString })
+    await lease.transaction(pool, (client) => client.query('select 1'))
+    expect(await fencepost.leases()).toMatchObject([{ name: 'granted', state: 'held' }])
+    await lease.release()
+    for (const statement of [
+      'select * from fencepost.holder',
+      'select * from fencepost.lease',
+      'update fencepost.token_sequence set last_token = 0',
+      'delete from fencepost.lease',
+      'create table fencepost.mine ()',
+    ]) {
+      await expect(pool.query(statement)).rejects.toMatchObject({ code: '42501' })
+    }
+  })
+
+  test('to a role that does not exist is refused, and changes nothing', async () => {
+    await expect(migrate({ grantTo: ['nobody at all'] })).rejects.toMatchObject({ sqlState: '42704' })
+  })
+
+  test('down removes the schema’s functions and keeps the tokens; up goes on counting', async () => {
+    const fencepost = await database.open()
+    const before = await fencepost.acquire('counted')
+    await fencepost.close()
+    expect((await migrate({ direction: 'down' })).migrations).toEqual(['0001_leases_and_fence'])
+    await expect(database.open()).rejects.toMatchObject({ code: 'SCHEMA_OUTDATED' })
+    expect((await migrate({ direction: 'down' })).migrations).toEqual([])
+    await migrate()
+    const again = await database.open()
+    expect((await again.acquire('counted')).token).toBeGreaterThan(before.token)
+  })
+
+  test('an older schema than the library needs is named, with the command', async () => {
+    await database.query(`create or replace function fencepost.schema_version() returns integer
+      language sql immutable parallel safe as 'select 0'`)
+    await expect(database.open()).rejects.toMatchObject({
+      code: 'SCHEMA_OUTDATED',
+      message: expect.stringContaining('fencepost migrate') as string,
+    })
+    await database.query(`create or replace function fencepost.schema_version() returns integer
+      language sql immutable parallel safe as 'select 1'`)
+  })
+
+  test('a schema that stops half-way is rolled back whole', async () => {
+    await migrate({ direction: 'down' })
+    await database.query('create table fencepost.lease (mine text)')
+    await expect(migrate()).rejects.toMatchObject({ code: 'QUERY_FAILED', sqlState: '42P07' })
+    expect(await database.query(`select from pg_class where relname = 'holder'`)).toEqual([])
+    await database.query('drop table fencepost.lease')
+    expect((await migrate()).migrations).toHaveLength(1)
+  })
+
+  test('refuses a direction it does not know', async () => {
+    await expect(migrate({ direction: 'sideways' as 'up' })).rejects.toMatchObject({
+      code: 'INVALID_ARGUMENT',
+    })
+  })
+})
+
+describe('a database that cannot be used', () => {
+  const cases: [string, () => string, string][] = [
+    ['an unreachable host', () => 'postgres://nobody@127.0.0.1:1/none', 'DATABASE_UNAVAILABLE'],
+    [
+      'a host that does not exist',
+      () => 'postgres://nobody@no-such-host.invalid/none',
+      'DATABASE_UNAVAILABLE',
+    ],
+    [
+      'a database that does not exist',
+      () => database.url.replace(/\/[^/]*$/, '/no_such_database'),
+      'DATABASE_UNAVAILABLE',
+    ],
+    ['a wrong password', () => database.urlAs(app, 'wrong'), 'AUTHENTICATION_FAILED'],
+  ]
+
+  test.each(cases)('%s is named by open and by migrate, without the password', async (_, url, code) => {
+    const connectionString = url()
+    for (const attempt of [() => Fencepost.open({ connectionString }), () => migrate({ connectionString })]) {
+      const failed = attempt()
+      await expect(failed).rejects.toMatchObject({ code })
+      await expect(failed).rejects.not.toThrow(/wrong/)
+    }
+  })
+
+  test('a read-only server is named', async () => {
+    const options = '-c default_transaction_read_only=on'
+    await expect(database.open({ connection: { options } })).rejects.toMatchObject({
+      code: 'READ_ONLY_SERVER',
+    })
+  })
+
+  test('a server that accepts and never answers is given up in time', async () => {
+    const { createServer } = await import('node:net')
+    const server = createServer(() => {})
+    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+    const { port } = server.address() as { port: number }
+    const connectionString = `postgres://nobody@127.0.0.1:${port}/none`
+    await expect(Fencepost.open({ connectionString, requestTimeout: '300ms' })).rejects.toMatchObject({
+      code: 'DATABASE_UNAVAILABLE',
+    })
+    server.close()
+  })
+
+  test('no database at all is an error that says how to name one', async () => {
+    const { FENCEPOST_DATABASE_URL, DATABASE_URL } = process.env
+    delete process.env['FENCEPOST_DATABASE_URL']
+    delete process.env['DATABASE_URL']
+    try {
+      await expect(Fencepost.open()).rejects.toThrow(/FENCEPOST_DATABASE_URL or DATABASE_URL/)
+      process.env['DATABASE_URL'] = database.url
+      await (await Fencepost.open()).close()
+    } finally {
+      delete process.env['DATABASE_URL']
+      if (FENCEPOST_DATABASE_URL !== undefined) process.env['FENCEPOST_DATABASE_URL'] = FENCEPOST_DATABASE_URL
+      if (DATABASE_URL !== undefined) process.env['DATABASE_URL'] = DATABASE_URL
+    }
+  })
+})

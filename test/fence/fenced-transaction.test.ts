@@ -1,0 +1,466 @@
+import { Kysely, PostgresDialect, sql } from 'kysely'
+import { Pool } from 'pg'
+import { afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest'
+import {
+  DatabaseError,
+  type Fencepost,
+  ForeignLeaseError,
+  HolderExpiredError,
+  type Lease,
+  LeaseLostError,
+  OutcomeUnknownError,
+  StaleTermError,
+  fencedTransaction,
+  inheritedFence,
+} from '../../src/index.ts'
+import { type TestDatabase, useDatabase } from '../support/database.ts'
+import { TcpProxy } from '../support/tcp-proxy.ts'
+
+const database = useDatabase()
+const elsewhere = useDatabase()
+
+interface Tables {
+  notes: { id: number; text: string }
+}
+
+let fencepost: Fencepost
+let db: Kysely<Tables>
+let pool: Pool
+let lease: Lease
+let names = 0
+
+async function createNotes(target: TestDatabase): Promise<void> {
+  await target.query(
+    'create table notes (id serial primary key, text text not null unique deferrable initially deferred)',
+  )
+}
+
+beforeAll(async () => {
+  await createNotes(database)
+  await createNotes(elsewhere)
+  fencepost = await database.open()
+  db = database.kysely<Tables>()
+  pool = database.newPool()
+})
+
+beforeEach(async () => {
+  names += 1
+  lease = await fencepost.acquire(`transaction-${names}`)
+})
+
+afterEach(async () => {
+  await lease.release()
+  await database.query('truncate notes')
+})
+
+const texts = async (): Promise<unknown[]> =>
+  (await database.query('select text from notes order by id')).map((row) => row['text'])
+
+/** Somebody else is granted the lease. */
+async function steal(of: Lease = lease): Promise<Lease> {
+  await database.query('select fencepost.end_holder($1)', [of.term.holderId])
+  const thief = await database.open()
+  return thief.acquire(of.name)
+}
+
+describe('a fenced transaction on Kysely', () => {
+  test('commits what its work has written, raw SQL included, and returns its result', async () => {
+    const result = await lease.transaction(db, async (tx) => {
+      await tx.insertInto('notes').values({ id: 1, text: 'built' }).execute()
+      await sql`insert into notes values (2, 'raw')`.execute(tx)
+      return tx.isTransaction
+    })
+    expect(result).toBe(true)
+    expect(await texts()).toEqual(['built', 'raw'])
+  })
+
+  test('begins and fences in one round trip', async () => {
+    const statements: string[] = []
+    const logged = new Kysely<Tables>({
+      dialect: new PostgresDialect({ pool: database.newPool() }),
+      log: (event) => void statements.push(event.query.sql),
+    })
+    await lease.transaction(logged, (tx) => tx.selectFrom('notes').selectAll().execute())
+    expect(statements).toHaveLength(3)
+    expect(statements[0]).toMatch(/^begin; select fencepost\.fence\(/)
+    expect(statements[2]).toBe('commit')
+    // The session goes back to the pool as it was: the next transaction on it is not fenced.
+    await logged.transaction().execute(async (tx) => {
+      const { rows } = await sql<{
+        fence: string
+      }>`select current_setting('fencepost.fence', true) as fence`.execute(tx)
+      expect(rows).toEqual([{ fence: '' }])
+    })
+    expect(statements[3]).toBe('begin')
+  })
+
+  test('rolls back when its work throws, and throws the same', async () => {
+    const error = new Error('the work failed')
+    await expect(
+      lease.transaction(db, async (tx) => {
+        await tx.insertInto('notes').values({ id: 1, text: 'gone' }).execute()
+        throw error
+      }),
+    ).rejects.toBe(error)
+    expect(await texts()).toEqual([])
+  })
+
+  test('is refused when a newer term exists, and leaves no transaction open in the pool', async () => {
+    const { term } = lease
+    const newer = await steal()
+    const small = database.kysely<Tables>({ max: 1 })
+    let hasWorked = false
+    const writing = fencedTransaction({ term }, small, async () => {
+      hasWorked = true
+    })
+    await expect(writing).rejects.toThrow(StaleTermError)
+    await expect(writing).rejects.toMatchObject({
+      token: term.token,
+      currentToken: newer.token,
+      lease: lease.name,
+    })
+    expect(hasWorked).toBe(false)
+    const { rows } = await sql<{ xid: string | null; state: string }>`
+      select pg_current_xact_id_if_assigned()::text as xid`.execute(small)
+    expect(rows).toEqual([{ xid: null }])
+    await small.insertInto('notes').values({ id: 5, text: 'the pool works' }).execute()
+    expect(await texts()).toEqual(['the pool works'])
+  })
+
+  test('holds off the next term until it has ended', async () => {
+    const other = await database.open()
+    const order: string[] = []
+    let taking: Promise<Lease> | undefined
+    await lease.transaction(db, async (tx) => {
+      await database.query('select fencepost.end_holder($1)', [lease.term.holderId])
+      expect(await other.tryAcquire(lease.name)).toBeNull()
+      taking = other.acquire(lease.name).then((taken) => {
+        order.push('granted')
+        return taken
+      })
+      await tx.insertInto('notes').values({ id: 1, text: 'in time' }).execute()
+      order.push('written')
+    })
+    expect((await taking!).token).toBeGreaterThan(lease.token)
+    expect(order).toEqual(['written', 'granted'])
+    expect(await texts()).toEqual(['in time'])
+  })
+
+  test('release waits for it', async () => {
+    let releasing: Promise<unknown> | undefined
+    const order: string[] = []
+    await lease
+      .transaction(db, async (tx) => {
+        releasing = lease.release().then(() => order.push('released'))
+        await sql`select pg_sleep(0.05)`.execute(tx)
+        order.push('worked')
+      })
+      .catch((error: unknown) => expect(error).toMatchObject({ code: 'LEASE_RELEASED' }))
+    await releasing
+    expect(order).toEqual(['worked', 'released'])
+  })
+
+  test('whose lease is lost before it commits rolls back: never both lost and committed', async () => {
+    const short = await fencepost.acquire(`${lease.name}/short`, { ttl: '200ms' })
+    const writing = short.transaction(db, async (tx) => {
+      await tx.insertInto('notes').values({ id: 1, text: 'late' }).execute()
+      await database.query('select fencepost.end_holder($1)', [short.term.holderId])
+      await new Promise((resolve) => short.signal.addEventListener('abort', resolve))
+    })
+    await expect(writing).rejects.toThrow(LeaseLostError)
+    expect(await texts()).toEqual([])
+  })
+
+  test('is not begun on a lease that is lost or released: nothing reaches the database', async () => {
+    const lost = await fencepost.acquire(`${lease.name}/lost`, { ttl: '200ms' })
+    await database.query('select fencepost.end_holder($1)', [lost.term.holderId])
+    await new Promise((resolve) => lost.signal.addEventListener('abort', resolve))
+    const ended = database.newPool()
+    await ended.end()
+    await expect(lost.transaction(ended, async () => {})).rejects.toThrow(LeaseLostError)
+    await lease.release()
+    await expect(lease.transaction(ended, async () => {})).rejects.toMatchObject({ code: 'LEASE_RELEASED' })
+  })
+
+  test('whose callback swallows the error of a statement is not taken for committed', async () => {
+    const swallowing = lease.transaction(db, async (tx) => {
+      await tx.insertInto('notes').values({ id: 1, text: 'x' }).execute()
+      await sql`select 1 / 0`.execute(tx).catch(() => {})
+      return 'done'
+    })
+    await expect(swallowing).rejects.toMatchObject({ code: 'TRANSACTION_ABORTED' })
+    expect(await texts()).toEqual([])
+  })
+
+  test('whose commit the database refuses passes the refusal on', async () => {
+    const writing = lease.transaction(db, async (tx) => {
+      await tx
+        .insertInto('notes')
+        .values([
+          { id: 1, text: 'same' },
+          { id: 2, text: 'same' },
+        ])
+        .execute()
+    })
+    await expect(writing).rejects.toMatchObject({ code: '23505' })
+    expect(await texts()).toEqual([])
+  })
+
+  test.each(['read committed', 'repeatable read', 'serializable'] as const)(
+    'works at %s',
+    async (isolationLevel) => {
+      const level = await lease.transaction(
+        db,
+        async (tx) =>
+          (await sql<{ transaction_isolation: string }>`show transaction_isolation`.execute(tx)).rows[0],
+        { isolationLevel },
+      )
+      expect(level).toEqual({ transaction_isolation: isolationLevel })
+    },
+  )
+
+  test('reports a conflict of serializable transactions as one to run again', async () => {
+    await database.query(`insert into notes values (1, 'a')`)
+    const writing = lease.transaction(
+      db,
+      async (tx) => {
+        await tx.selectFrom('notes').selectAll().execute()
+        await database.query(`update notes set text = 'b' where id = 1`)
+        await tx.updateTable('notes').set({ text: 'c' }).execute()
+      },
+      { isolationLevel: 'repeatable read' },
+    )
+    await expect(writing).rejects.toMatchObject({ code: 'TRANSACTION_RETRYABLE', sqlState: '40001' })
+  })
+
+  test('puts the TTL as the bound on silence, keeps a stricter one, and can do without', async () => {
+    const idle = async (source: Kysely<Tables>, options?: { idleTimeout: false | '5s' }): Promise<unknown> =>
+      lease.transaction(
+        source,
+        async (tx) =>
+          (
+            await sql<{
+              idle: string
+            }>`select current_setting('idle_in_transaction_session_timeout') as idle`.execute(tx)
+          ).rows[0]!.idle,
+        options,
+      )
+    expect(await idle(db)).toBe('30s')
+    expect(await idle(db, { idleTimeout: '5s' })).toBe('5s')
+    expect(await idle(db, { idleTimeout: false })).toBe('0')
+    const strict = database.kysely<Tables>({ options: '-c idle_in_transaction_session_timeout=700' })
+    expect(await idle(strict)).toBe('700ms')
+  })
+
+  test('that falls silent for longer than its bound is cut off, and the lease moves on', async () => {
+    const { term } = lease
+    const writing = fencedTransaction(
+      { term },
+      db,
+      async (tx) => {
+        await tx.insertInto('notes').values({ id: 1, text: 'paused' }).execute()
+        const other = await database.open()
+        await database.query('select fencepost.end_holder($1)', [term.holderId])
+        // It can be granted only when the server has ended this transaction.
+        await other.acquire(lease.name)
+        await tx.selectFrom('notes').selectAll().execute()
+      },
+      { idleTimeout: '50ms' },
+    )
+    await expect(writing).rejects.toMatchObject({ code: 'TRANSACTION_CUT_OFF' })
+    expect(await texts()).toEqual([])
+  })
+
+  test('has a bound on the whole transaction when asked for', async () => {
+    const writing = lease.transaction(db, (tx) => sql`select pg_sleep(30)`.execute(tx), { timeout: '50ms' })
+    await expect(writing).rejects.toThrow()
+  })
+
+  test('inside another transaction is refused: the fence could be rolled back to a savepoint', async () => {
+    await db.transaction().execute(async (tx) => {
+      await expect(lease.transaction(tx as unknown as Kysely<Tables>, async () => {})).rejects.toMatchObject({
+        code: 'INVALID_ARGUMENT',
+        argument: 'db',
+      })
+    })
+  })
+
+  test.each([{ isolationLevel: 'chaos' as 'serializable' }, { idleTimeout: 0 }, { timeout: '5' as '5s' }])(
+    'refuses the option %o',
+    async (options) => {
+      await expect(lease.transaction(db, async () => {}, options)).rejects.toMatchObject({
+        code: 'INVALID_ARGUMENT',
+      })
+    },
+  )
+})
+
+describe('a fenced transaction on a pg pool', () => {
+  test('commits, rolls back, and gives the client back', async () => {
+    const small = database.newPool({ max: 1 })
+    await lease.transaction(small, (client) => client.query(`insert into notes values (1, 'pg')`))
+    await expect(
+      lease.transaction(small, async (client) => {
+        await client.query(`insert into notes values (2, 'gone')`)
+        throw new Error('no')
+      }),
+    ).rejects.toThrow('no')
+    await expect(
+      lease.transaction(small, async (client) => {
+        await client.query('select 1 / 0').catch(() => {})
+      }),
+    ).rejects.toMatchObject({ code: 'TRANSACTION_ABORTED' })
+    expect(await texts()).toEqual(['pg'])
+    expect(small.idleCount).toBe(1)
+  })
+
+  test('is refused when a newer term exists', async () => {
+    const { term } = lease
+    await steal()
+    await expect(fencedTransaction({ term }, pool, async () => {})).rejects.toThrow(StaleTermError)
+  })
+
+  test('that has ended is named, and so is a Kysely that was destroyed', async () => {
+    const ended = database.newPool()
+    await ended.end()
+    await expect(lease.transaction(ended, async () => {})).rejects.toMatchObject({ code: 'POOL_ENDED' })
+    const destroyed = new Kysely<Tables>({ dialect: new PostgresDialect({ pool: database.newPool() }) })
+    await destroyed.selectFrom('notes').selectAll().execute()
+    await destroyed.destroy()
+    await expect(lease.transaction(destroyed, async () => {})).rejects.toMatchObject({ code: 'POOL_ENDED' })
+  })
+})
+
+describe('lease.fence', () => {
+  test('fences the transaction of a bare client, and so does the statement for other clients', async () => {
+    const client = await database.session()
+    await client.query('begin')
+    await lease.fence(client)
+    await client.query(`insert into notes values (1, 'bare')`)
+    await client.query('commit')
+    await client.query('begin')
+    const { text, values } = lease.fenceStatement({ idleTimeout: '5s' })
+    const { rows } = await client.query<{ token: string }>(text, values)
+    expect(rows).toEqual([{ token: lease.token.toString() }])
+    await client.query('rollback')
+    expect(await texts()).toEqual(['bare'])
+  })
+
+  test('is refused for a stale, an expired and a foreign term', async () => {
+    const client = await database.session()
+    const { term } = lease
+    await database.query('select fencepost.end_holder($1)', [term.holderId])
+    await expect(lease.fence(client)).rejects.toThrow(HolderExpiredError)
+    await steal()
+    await expect(fencedTransaction({ term }, pool, async () => {})).rejects.toThrow(StaleTermError)
+    const stranger = await elsewhere.session()
+    const other = await database.open()
+    const foreign = await other.acquire(`${lease.name}/foreign`)
+    await expect(foreign.fence(stranger)).rejects.toThrow(ForeignLeaseError)
+    await expect(foreign.transaction(elsewhere.kysely<Tables>(), async () => {})).rejects.toThrow(
+      ForeignLeaseError,
+    )
+  })
+
+  test('a savepoint that catches the refusal cannot get other writes through', async () => {
+    const client = await database.session()
+    const { term } = lease
+    await steal()
+    await client.query('begin')
+    await client.query('savepoint before')
+    await expect(
+      client.query('select fencepost.fence($1, $2, $3)', [term.lease, term.token.toString(), term.holderId]),
+    ).rejects.toMatchObject({ code: 'FP001' })
+    await client.query('rollback to savepoint before')
+    const { rows } = await client.query<{ fence: string | null }>(
+      `select current_setting('fencepost.fence', true) as fence`,
+    )
+    expect(rows[0]!.fence ?? '').toBe('')
+    await client.query('rollback')
+  })
+})
+
+describe('an inherited fence', () => {
+  test('carries a parent’s term to a child through the environment', async () => {
+    const fence = inheritedFence(lease.environment)
+    expect(fence.term).toEqual(lease.term)
+    await fencedTransaction(fence, db, (tx) =>
+      tx.insertInto('notes').values({ id: 1, text: 'child' }).execute(),
+    )
+    expect(await texts()).toEqual(['child'])
+    await steal()
+    await expect(fencedTransaction(fence, db, async () => {})).rejects.toThrow(StaleTermError)
+  })
+
+  test('keeps odd names exact in the SQL for other programs', async () => {
+    const odd = await fencepost.acquire(`it's a "lease" \\ $1; -- ${names}`)
+    const client = await database.session()
+    await client.query('begin')
+    await client.query(odd.environment['FENCEPOST_FENCE_SQL']!)
+    await client.query('set local standard_conforming_strings = off')
+    await client.query(odd.environment['FENCEPOST_FENCE_SQL']!)
+    await client.query('commit')
+    await odd.transaction(db, (tx) => tx.insertInto('notes').values({ id: 1, text: 'odd' }).execute())
+    expect(await texts()).toEqual(['odd'])
+    await odd.release()
+  })
+
+  test.each([
+    {},
+    { FENCEPOST_TOKEN: '-1' },
+    { FENCEPOST_TOKEN: '12', FENCEPOST_LEASE: 'x' },
+    { FENCEPOST_TOKEN: '12', FENCEPOST_LEASE: '', FENCEPOST_HOLDER: '00000000-0000-0000-0000-000000000000' },
+    { FENCEPOST_TOKEN: '12', FENCEPOST_LEASE: 'x', FENCEPOST_HOLDER: "'; drop table notes" },
+  ])('is refused from %o', (env) => {
+    expect(() => inheritedFence(env)).toThrow(expect.objectContaining({ code: 'INVALID_ARGUMENT' }))
+  })
+})
+
+describe('a connection that breaks', () => {
+  test('when the answer to COMMIT is lost the outcome is unknown, though the write is there', async () => {
+    const proxy = await TcpProxy.start(database.url)
+    try {
+      for (const source of [
+        database.kysely<Tables>({ connectionString: proxy.url }),
+        database.newPool({ connectionString: proxy.url }),
+      ]) {
+        proxy.onReply((_, sent) => (sent.includes('commit') ? 'cut' : 'pass'))
+        const writing =
+          source instanceof Pool
+            ? lease.transaction(source, (client) => client.query(`insert into notes values (8, 'pool')`))
+            : lease.transaction(source, (tx) =>
+                tx.insertInto('notes').values({ id: 7, text: 'kysely' }).execute(),
+              )
+        await expect(writing).rejects.toThrow(OutcomeUnknownError)
+        proxy.onReply(undefined)
+      }
+      expect(await texts()).toEqual(['kysely', 'pool'])
+    } finally {
+      await proxy.stop()
+    }
+  })
+
+  test('before COMMIT was sent is known to have written nothing', async () => {
+    const proxy = await TcpProxy.start(database.url)
+    try {
+      const through = database.kysely<Tables>({ connectionString: proxy.url })
+      const writing = lease.transaction(through, async (tx) => {
+        await tx.insertInto('notes').values({ id: 1, text: 'gone' }).execute()
+        proxy.cut()
+        await tx.insertInto('notes').values({ id: 2, text: 'gone too' }).execute()
+      })
+      await expect(writing).rejects.toMatchObject({ code: 'TRANSACTION_CUT_OFF' })
+      expect(await texts()).toEqual([])
+    } finally {
+      await proxy.stop()
+    }
+  })
+
+  test('to a server that is not there is told as such', async () => {
+    const nowhere = database.kysely<Tables>({ connectionString: 'postgres://nobody@127.0.0.1:1/none' })
+    await expect(lease.transaction(nowhere, async () => {})).rejects.toThrow(DatabaseError)
+    await expect(lease.transaction(nowhere, async () => {})).rejects.toMatchObject({
+      code: 'DATABASE_UNAVAILABLE',
+    })
+  })
+})
