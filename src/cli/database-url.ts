@@ -1,4 +1,5 @@
-import { InvalidArgumentError } from '../errors.ts'
+import { Client } from 'pg'
+import { FencepostError, InvalidArgumentError } from '../errors.ts'
 
 export interface DatabaseOptions {
   readonly databaseUrl?: string
@@ -16,16 +17,47 @@ export async function databaseUrl(options: DatabaseOptions): Promise<string> {
   }
   if (local === true) {
     const { startLocalServer } = await import('../database/local-server.ts')
-    return (await startLocalServer()).url
+    try {
+      return (await startLocalServer()).url
+    } catch (error) {
+      if (error instanceof FencepostError) throw error
+      const reason = error instanceof Error ? error.message : String(error)
+      throw new FencepostError('LOCAL_SERVER_FAILED', `the local server cannot be used: ${reason}`, {
+        cause: error,
+      })
+    }
   }
   const found = url ?? (process.env['FENCEPOST_DATABASE_URL'] || process.env['DATABASE_URL'])
   if (found === undefined || found === '') {
     throw new InvalidArgumentError(
       '--database-url',
-      url,
+      undefined,
       'no database is named: give --database-url, set FENCEPOST_DATABASE_URL or DATABASE_URL, or use --local for ' +
         "this machine's own server",
     )
   }
+  assertReadable(found)
   return found
+}
+
+/** A URL that cannot be read is wrong usage, and it is never shown: a malformed one may still hold a password. */
+function assertReadable(url: string): void {
+  if (!/^postgres(ql)?:\/\//.test(url)) {
+    throw new InvalidArgumentError(
+      '--database-url',
+      undefined,
+      'the database URL must begin with postgres:// or postgresql://',
+    )
+  }
+  try {
+    // Reads the URL and the files that it names, and connects to nothing.
+    void new Client({ connectionString: url })
+  } catch {
+    throw new InvalidArgumentError(
+      '--database-url',
+      undefined,
+      'the database URL cannot be read: check its host and port, that special characters in the user name and the ' +
+        'password are percent-encoded, and that the certificates it names exist',
+    )
+  }
 }

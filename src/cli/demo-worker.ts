@@ -1,4 +1,4 @@
-import pg from 'pg'
+import { Pool } from 'pg'
 import { FencepostError } from '../errors.ts'
 import { fencedTransaction } from '../fence/fenced-transaction.ts'
 import { Fencepost } from '../fencepost.ts'
@@ -24,7 +24,7 @@ export interface DemoMessage {
 
 const connectionString = process.env['FENCEPOST_DATABASE_URL'] ?? ''
 const isFenced = process.env['FENCEPOST_DEMO_UNFENCED'] !== '1'
-const pool = new pg.Pool({ connectionString, max: 1 })
+const pool = new Pool({ connectionString, max: 1 })
 pool.on('error', () => {})
 let fencepost: Fencepost | undefined
 let lease: Lease | undefined
@@ -44,7 +44,7 @@ async function obey(order: DemoOrder): Promise<DemoMessage> {
       return { balance: rows[0]!.balance }
     }
     case 'write':
-      return await write(lease!, order.balance)
+      return write(lease!, order.balance)
     case 'close':
       await fencepost?.close()
       return {}
@@ -70,6 +70,8 @@ async function write(held: Lease, balance: number): Promise<DemoMessage> {
   }
 }
 
+// Without the demo nobody would tell this process to end, and it would keep the lease alive for ever.
+process.on('disconnect', () => process.exit())
 process.on('message', (order: DemoOrder) => {
   obey(order).then(
     (message) => process.send!(message),

@@ -1,10 +1,11 @@
 import { type ChildProcess, fork } from 'node:child_process'
 import { styleText } from 'node:util'
-import pg from 'pg'
+import { Client } from 'pg'
 import { Fencepost } from '../fencepost.ts'
 import type { DemoMessage, DemoOrder } from './demo-worker.ts'
 import { databaseUrl } from './database-url.ts'
 import { exitCode } from './exit-code.ts'
+import { signalCode } from './process-group.ts'
 
 export interface DemoOptions {
   readonly databaseUrl?: string
@@ -23,10 +24,19 @@ export async function runDemo(options: DemoOptions): Promise<number> {
   tell('', isFenced ? 'with the fence' : 'WITHOUT the fence (--unfenced)')
   const url = await databaseUrl(options.databaseUrl === undefined ? { local: true } : options)
   await Fencepost.migrate({ connectionString: url })
-  const client = new pg.Client({ connectionString: url })
-  await client.connect()
+  const client = new Client({ connectionString: url })
+  // Without a listener a lost connection would end the process; the query in progress rejects as well.
+  client.on('error', () => {})
   const workers: Worker[] = []
+  // A stopped process does not notice that it has been left alone, and would stay for ever.
+  const onSignal = (signal: NodeJS.Signals): void => {
+    for (const worker of workers) worker.signal('SIGKILL')
+    process.exit(signalCode(signal))
+  }
+  const signals = ['SIGINT', 'SIGTERM'] as const
+  for (const signal of signals) process.once(signal, onSignal)
   try {
+    await client.connect()
     await client.query(`drop table if exists fencepost_demo`)
     await client.query(
       `create table fencepost_demo (id integer primary key, balance integer not null, fence_token bigint not null default 0)`,
@@ -84,7 +94,8 @@ export async function runDemo(options: DemoOptions): Promise<number> {
   } finally {
     for (const worker of workers) await worker.end()
     await client.query('drop table if exists fencepost_demo').catch(() => {})
-    await client.end()
+    await client.end().catch(() => {})
+    for (const signal of signals) process.off(signal, onSignal)
   }
 }
 

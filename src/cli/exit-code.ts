@@ -1,4 +1,10 @@
-import { DatabaseError, InvalidArgumentError, NotAcquiredError } from '../errors.ts'
+import {
+  DatabaseError,
+  FencepostError,
+  InvalidArgumentError,
+  NotAcquiredError,
+  SequenceMismatchError,
+} from '../errors.ts'
 
 /** The exit codes of every command. `run` adds the command's own, and 128 + n when a signal ended it. */
 export const exitCode = {
@@ -15,7 +21,11 @@ export const exitCode = {
 /** The code that tells a script what kind of failure it was. */
 export function exitCodeOf(error: unknown): number {
   if (error instanceof InvalidArgumentError) return exitCode.usage
+  // The lease that was named is one that this command cannot be used for.
+  if (error instanceof SequenceMismatchError) return exitCode.usage
   if (error instanceof NotAcquiredError) return exitCode.notAcquired
   if (error instanceof DatabaseError) return exitCode.databaseUnavailable
+  if (error instanceof FencepostError && error.code === 'LOCAL_SERVER_FAILED')
+    return exitCode.databaseUnavailable
   return exitCode.failed
 }

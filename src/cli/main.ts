@@ -10,8 +10,8 @@ const { version } = JSON.parse(readFileSync(new URL('../../package.json', import
   version: string
 }
 
-/** Everything after the first `--` is a command for `run`, and none of the parser's business. */
-const dashes = process.argv.indexOf('--')
+/** After `run`, everything behind the first `--` is a command, and none of the parser's business. */
+const dashes = process.argv[2] === 'run' ? process.argv.indexOf('--') : -1
 const own = dashes < 0 ? process.argv : process.argv.slice(0, dashes)
 const command = dashes < 0 ? [] : process.argv.slice(dashes + 1)
 
@@ -68,8 +68,9 @@ withDatabase(program.command('run'))
   .description('Run a command while holding a lease.')
   .usage('<lease> [options] -- <command> [args...]')
   .argument('<lease>', 'the name of the lease')
+  .allowExcessArguments()
   .option('--ttl <duration>', 'how long the lease outlives this process when it dies, at least 1s', '30s')
-  .option('--wait <duration>', 'how long to wait for the lease; 0 for one attempt', '0ms')
+  .option('--wait <duration>', 'how long to wait for the lease; 0s for one attempt', '0s')
   .option('--grace <duration>', 'time between TERM and KILL for the command when the lease is lost', '5s')
   .option('--label <text>', 'what others see as the holder (default: host:pid)')
   .option('--conflict-exit-code <code>', 'exit code when the lease was not acquired (default: 75)')
@@ -77,7 +78,8 @@ withDatabase(program.command('run'))
     'after',
     `
 The command gets FENCEPOST_LEASE, FENCEPOST_TOKEN, FENCEPOST_HOLDER and FENCEPOST_FENCE_SQL: the SQL that, as the first
-statement of a transaction, fences its writes. It runs in a process group of its own; INT and TERM are passed on.
+statement of a transaction, fences its writes. It runs in a process group of its own; INT and TERM are passed on, and
+after a loss they end the grace. The lease is given back when the command is gone.
 
 Exit codes: the command's own; 128+n when signal n ended it; 126 not executable, 127 not found; 64 wrong usage;
 69 database unavailable; 70 the lease was lost (even if the command said 0); 75 not acquired.
@@ -86,9 +88,9 @@ Example:
   fencepost run deploy --wait 10m -- npx prisma migrate deploy`,
   )
   .action(
-    report(async (lease: string, options: never) => {
-      if (command.length === 0) {
-        program.error('error: put "--" and the command after the options: fencepost run LEASE -- COMMAND')
+    report(async (lease: string, options: never, parsed: Command) => {
+      if (command.length === 0 || parsed.args.length > 1) {
+        parsed.error('error: put "--" and the command after the options: fencepost run LEASE -- COMMAND')
       }
       return (await import('./run.ts')).runCommand(lease, command, options)
     }),
@@ -119,12 +121,16 @@ for (const [action, description] of [
     .command(action)
     .description(description)
     .option('--json', 'print JSON')
+    .addHelpText('after', `\nExample:\n  fencepost local ${action}`)
     .action(
       report(async (options: { json?: boolean }) =>
         (await import('./local.ts')).runLocal(action, options, process),
       ),
     )
 }
+
+// Whoever reads the output may go away (`| head`). That must not end a wrapper whose command still runs.
+for (const stream of [process.stdout, process.stderr]) stream.on('error', () => {})
 
 try {
   await program.parseAsync(own)
@@ -136,4 +142,5 @@ try {
     code = exitCodeOf(error)
   }
 }
-process.exitCode = code
+// A database that does not answer may still keep sockets and timers open. Nothing that matters waits for them.
+process.stdout.write('', () => process.exit(code))

@@ -1,11 +1,14 @@
-import { type ChildProcess, spawn } from 'node:child_process'
-import { constants } from 'node:os'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { durationMs } from '../duration.ts'
 import { InvalidArgumentError, NotAcquiredError } from '../errors.ts'
 import { Fencepost } from '../fencepost.ts'
 import type { Lease } from '../lease.ts'
+import { checkName } from '../lease/name.ts'
 import { type DatabaseOptions, databaseUrl } from './database-url.ts'
 import { exitCode, exitCodeOf } from './exit-code.ts'
+import { signalCode } from './process-group.ts'
+import { SignalGuard } from './signal-guard.ts'
+import { supervise } from './supervise.ts'
 
 export interface RunOptions extends DatabaseOptions {
   readonly ttl: string
@@ -15,8 +18,15 @@ export interface RunOptions extends DatabaseOptions {
   readonly conflictExitCode?: string
 }
 
-const forwarded = ['SIGINT', 'SIGTERM'] as const
-const maxGraceMs = 3_600_000
+const hourMs = 3_600_000
+const dayMs = 24 * hourMs
+
+/**
+ * A database that does not answer must not keep a finished command from being reported: after these the wrapper goes,
+ * and the lease frees itself.
+ */
+const releaseWithinMs = 4000
+const closeWithinMs = 2000
 
 /** Runs a command while holding a lease. stdout belongs to the command; what fencepost has to say goes to stderr. */
 export async function runCommand(
@@ -24,106 +34,66 @@ export async function runCommand(
   command: readonly string[],
   options: RunOptions,
 ): Promise<number> {
-  const conflictExitCode = readExitCode(options.conflictExitCode)
-  const graceMs = durationMs('--grace', options.grace, { minMs: 0, maxMs: maxGraceMs })
+  const settings = checkedSettings(name, options)
   const url = await databaseUrl(options)
-  const guard = new SignalGuard()
+  using guard = new SignalGuard()
+  let fencepost: Fencepost | undefined
   try {
-    await using fencepost = await Fencepost.open({
-      connectionString: url,
-      // The command line is no place for test-sized TTLs, so the library's own bounds hold.
-      ttl: options.ttl as `${number}s`,
-      label: options.label,
-    })
-    const lease = await fencepost.acquire(name, { wait: options.wait as `${number}s`, signal: guard.stopped })
-    const code = await supervise(lease, command, graceMs, guard)
-    const outcome = await lease.release()
-    if (lease.state === 'lost') {
-      say(`lease "${name}" (token ${lease.token}) was lost while the command ran`)
-      return exitCode.leaseLost
-    }
-    if (outcome === 'unknown') say(`lease "${name}" could not be given back; it is free after its TTL`)
-    return code
+    fencepost = await guard.orStopped(
+      Fencepost.open({ connectionString: url, ttl: settings.ttlMs, label: options.label }),
+    )
+    const lease = await fencepost.acquire(name, { wait: settings.waitMs, signal: guard.stopped })
+    return await runUnder(lease, command, settings.graceMs, guard)
   } catch (error) {
     if (guard.received !== undefined) return signalCode(guard.received)
     say(error instanceof Error ? error.message : String(error))
-    return error instanceof NotAcquiredError ? conflictExitCode : exitCodeOf(error)
+    return error instanceof NotAcquiredError ? settings.conflictExitCode : exitCodeOf(error)
   } finally {
-    guard.dispose()
+    if (fencepost !== undefined) await within(closeWithinMs, fencepost.close())
   }
 }
 
-/** Starts the command in a process group of its own and returns its exit code when it is gone. */
-async function supervise(
+async function runUnder(
   lease: Lease,
   command: readonly string[],
   graceMs: number,
   guard: SignalGuard,
 ): Promise<number> {
-  const [file, ...args] = command
-  const child = spawn(file!, args, {
-    stdio: 'inherit',
-    // Its own group, so that a lost lease ends grandchildren as well.
-    detached: true,
-    env: { ...process.env, ...lease.environment },
-  })
-  const exited = exitOf(child)
-  guard.forwardTo((signal) => signalGroup(child, signal))
-  const onLoss = (): void => {
-    say(`lease "${lease.name}" is lost: ending the command`)
-    signalGroup(child, 'SIGTERM')
-    // The group is killed even if the command itself has gone: what it started may still write.
-    setTimeout(() => signalGroup(child, 'SIGKILL'), graceMs)
+  const { code, isLost } = await supervise(lease, command, { graceMs, guard, say })
+  const outcome = await within(releaseWithinMs, lease.release())
+  // "not-held" is how a loss comes out that no heartbeat has met yet.
+  if (isLost || outcome === 'not-held') {
+    const when = code === undefined ? 'before the command was started' : 'while the command ran'
+    say(`lease "${lease.name}" (token ${lease.token}) was lost ${when}`)
+    return exitCode.leaseLost
   }
-  lease.signal.addEventListener('abort', onLoss, { once: true })
-  if (lease.signal.aborted) onLoss()
-  const code = await exited
-  lease.signal.removeEventListener('abort', onLoss)
-  if (lease.signal.aborted) await groupIsGone(child, graceMs)
-  return code
-}
-
-function exitOf(child: ChildProcess): Promise<number> {
-  const { promise, resolve } = Promise.withResolvers<number>()
-  child.once('error', (error: NodeJS.ErrnoException) => {
-    say(`cannot run the command: ${error.message}`)
-    resolve(error.code === 'ENOENT' ? exitCode.notFound : exitCode.notExecutable)
-  })
-  child.once('exit', (code, signal) =>
-    resolve(signal === null ? (code ?? exitCode.failed) : signalCode(signal)),
-  )
-  return promise
-}
-
-function signalGroup(child: ChildProcess, signal: NodeJS.Signals): boolean {
-  if (child.pid === undefined) return false
-  try {
-    return process.kill(-child.pid, signal)
-  } catch {
-    // The group is gone.
-    return false
+  if (outcome !== 'released') {
+    say(
+      `lease "${lease.name}" could not be given back: it is free after its TTL, and when its fenced transactions have ended`,
+    )
   }
+  guard.stopped.throwIfAborted()
+  return code ?? exitCode.failed
 }
 
-/** After a loss the wrapper stays until nothing of the command is left that could write, or kills what is left. */
-async function groupIsGone(child: ChildProcess, graceMs: number): Promise<void> {
-  const due = performance.now() + graceMs
-  while (performance.now() < due && isGroupAlive(child)) {
-    await new Promise((resolve) => setTimeout(resolve, 20))
+interface Settings {
+  readonly ttlMs: number
+  readonly waitMs: number
+  readonly graceMs: number
+  readonly conflictExitCode: number
+}
+
+/** Everything is checked before a database is asked, so that wrong usage is never taken for an unavailable database. */
+function checkedSettings(name: string, options: RunOptions): Settings {
+  checkName('the name of a lease', name)
+  if (options.label !== undefined) checkName('--label', options.label)
+  return {
+    // The command line is no place for test-sized TTLs, so the library's own bounds hold.
+    ttlMs: durationMs('--ttl', options.ttl, { minMs: 1000, maxMs: dayMs }),
+    waitMs: durationMs('--wait', options.wait, { minMs: 0, maxMs: 366 * dayMs }),
+    graceMs: durationMs('--grace', options.grace, { minMs: 0, maxMs: hourMs }),
+    conflictExitCode: readExitCode(options.conflictExitCode),
   }
-  signalGroup(child, 'SIGKILL')
-}
-
-function isGroupAlive(child: ChildProcess): boolean {
-  try {
-    return child.pid !== undefined && process.kill(-child.pid, 0)
-  } catch {
-    return false
-  }
-}
-
-function signalCode(signal: NodeJS.Signals): number {
-  return 128 + constants.signals[signal]
 }
 
 function readExitCode(text: string | undefined): number {
@@ -139,41 +109,17 @@ function readExitCode(text: string | undefined): number {
   return code
 }
 
-function say(message: string): void {
-  process.stderr.write(`fencepost: ${message}\n`)
+/** The promise's outcome, or undefined when it takes longer. */
+async function within<T>(limitMs: number, promise: Promise<T>): Promise<T | undefined> {
+  const over = new AbortController()
+  try {
+    const limit = sleep(limitMs, undefined, { signal: over.signal }).catch(() => undefined)
+    return await Promise.race([promise, limit])
+  } finally {
+    over.abort()
+  }
 }
 
-/** Before the command runs, a signal stops the waiting; after that it is the command's. */
-class SignalGuard {
-  readonly #stop = new AbortController()
-  readonly #handlers = forwarded.map((signal) => [signal, () => this.#on(signal)] as const)
-  #forward: ((signal: NodeJS.Signals) => void) | undefined
-  received: NodeJS.Signals | undefined
-
-  constructor() {
-    for (const [signal, handler] of this.#handlers) process.on(signal, handler)
-  }
-
-  get stopped(): AbortSignal {
-    return this.#stop.signal
-  }
-
-  forwardTo(forward: (signal: NodeJS.Signals) => void): void {
-    this.#forward = forward
-    // One that came between the grant and the start must not be lost.
-    if (this.received !== undefined) forward(this.received)
-  }
-
-  dispose(): void {
-    for (const [signal, handler] of this.#handlers) process.off(signal, handler)
-  }
-
-  #on(signal: NodeJS.Signals): void {
-    if (this.#forward !== undefined) {
-      this.#forward(signal)
-      return
-    }
-    this.received = signal
-    this.#stop.abort(new Error(`stopped by ${signal}`))
-  }
+function say(message: string): void {
+  process.stderr.write(`fencepost: ${message}\n`)
 }

@@ -1,0 +1,62 @@
+import { readFileSync } from 'node:fs'
+import { expect, test } from 'vitest'
+import { runCli } from '../support/cli.ts'
+
+const manifest = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')) as {
+  version: string
+}
+
+test.for([
+  [],
+  ['migrate'],
+  ['ls'],
+  ['run'],
+  ['demo'],
+  ['local'],
+  ['local', 'start'],
+  ['local', 'stop'],
+  ['local', 'status'],
+  ['local', 'url'],
+])('the help of "fencepost %s" has an example', async (command) => {
+  const result = await runCli([...command, '--help'])
+  expect(result).toMatchObject({ code: 0, stderr: '' })
+  expect(result.stdout).toMatch(new RegExp(`Examples?:\\n.*fencepost ${command.join(' ')}`))
+})
+
+test('"fencepost help run" is the help of run', async () => {
+  expect(await runCli(['help', 'run'])).toEqual(await runCli(['run', '--help']))
+})
+
+test('the help of run names each of its exit codes', async () => {
+  const { stdout } = await runCli(['run', '--help'])
+  for (const code of ['128+n', '126', '127', '64', '69', '70', '75']) expect(stdout).toContain(code)
+})
+
+test('--version prints the version of the package', async () => {
+  expect(await runCli(['--version'])).toEqual({
+    code: 0,
+    signal: null,
+    stdout: `${manifest.version}\n`,
+    stderr: '',
+  })
+})
+
+test.for([
+  ['an unknown command', ['rum'], 'Did you mean run?'],
+  ['an unknown option', ['ls', '--jsn'], 'Did you mean --json?'],
+  ['an unknown action of local', ['local', 'stat'], 'Did you mean start?'],
+  ['an argument too many', ['ls', 'job'], 'too many arguments'],
+  ['a command behind "--" that is not for run', ['ls', '--', 'true'], 'too many arguments'],
+  ['an option without its value', ['ls', '--database-url'], 'argument missing'],
+] as const)('%s is wrong usage: 64, with a hint', async ([, args, hint]) => {
+  const result = await runCli(args)
+  expect(result).toMatchObject({ code: 64, stdout: '' })
+  expect(result.stderr).toContain(hint)
+  expect(result.stderr).toContain('--help')
+})
+
+test('no command at all is wrong usage, and the help goes to stderr', async () => {
+  const result = await runCli([])
+  expect(result).toMatchObject({ code: 64, stdout: '' })
+  expect(result.stderr).toContain('Usage: fencepost')
+})

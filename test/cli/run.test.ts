@@ -1,0 +1,328 @@
+import { existsSync } from 'node:fs'
+import { beforeAll, describe, expect, test } from 'vitest'
+import { Cli, eventually, isGone, runCli } from '../support/cli.ts'
+import { TcpProxy } from '../support/tcp-proxy.ts'
+import { RunBench } from './run-bench.ts'
+
+const bench = new RunBench()
+
+describe('what the command gets', () => {
+  test('is its arguments byte by byte, without a shell', async () => {
+    const args = ['a b', '$HOME', '*', '', '--', '-v', '--ttl', '"\'\\', 'ü\n', ';exit 1']
+    const script = 'process.stdout.write(JSON.stringify(process.argv.slice(1)))'
+    const result = await bench.run([bench.newName()], [process.execPath, '-e', script, 'first', ...args])
+    expect(result).toMatchObject({ code: 0, stderr: '' })
+    expect(JSON.parse(result.stdout)).toEqual(['first', ...args])
+  })
+
+  test("is stdin, stdout and stderr as they are, and nothing of fencepost's", async () => {
+    const cli = new Cli(['run', bench.newName(), '--', 'sh', '-c', 'cat; echo problem >&2'], {
+      url: bench.database.url,
+    })
+    const bytes = '0123456789abcdef'.repeat(65_536)
+    cli.tell(bytes)
+    cli.endInput()
+    const result = await cli.closed
+    expect(result).toMatchObject({ code: 0, stderr: 'problem\n' })
+    expect(result.stdout === `${bytes}\n`).toBe(true)
+  })
+
+  test('is the lease, its token and the fence in the environment, and no URL that was given as an option', async () => {
+    const name = bench.newName()
+    const result = await runCli(['run', name, '--database-url', bench.database.url, '--', 'env'])
+    const [row] = await bench.database.query<{ token: string; holder_id: string | null }>(
+      `select l.token, (select h.id from fencepost.holder h order by h.joined_at desc limit 1) as holder_id
+         from fencepost.lease l where l.name = $1`,
+      [name],
+    )
+    const variables = result.stdout.split('\n').filter((line) => /FENCEPOST|DATABASE/.test(line))
+    expect(variables.toSorted()).toEqual([
+      `FENCEPOST_FENCE_SQL=select fencepost.fence('${name}', ${row!.token}, '${row!.holder_id}'::uuid, null, null);`,
+      `FENCEPOST_HOLDER=${row!.holder_id}`,
+      `FENCEPOST_LEASE=${name}`,
+      'FENCEPOST_SEQUENCE=default',
+      `FENCEPOST_TOKEN=${row!.token}`,
+    ])
+  })
+
+  describe('lets it fence its writes', () => {
+    beforeAll(() => bench.database.query('create table ledger (writer text not null)'))
+
+    const viaSql = `
+      import pg from 'pg'
+      const client = new pg.Client({ connectionString: process.env.FENCEPOST_DATABASE_URL })
+      await client.connect()
+      const write = async () => {
+        await client.query('begin')
+        try {
+          await client.query(process.env.FENCEPOST_FENCE_SQL)
+          await client.query('insert into ledger values ($1)', [process.env.FENCEPOST_LEASE])
+          await client.query('commit')
+          return 'written'
+        } catch (error) {
+          await client.query('rollback')
+          return error.code
+        }
+      }
+      const close = () => client.end()`
+    const viaLibrary = `
+      import pg from 'pg'
+      import { fencedTransaction, inheritedFence } from './src/index.ts'
+      const pool = new pg.Pool({ connectionString: process.env.FENCEPOST_DATABASE_URL })
+      const write = () => fencedTransaction(inheritedFence(), pool, (client) =>
+        client.query('insert into ledger values ($1)', [process.env.FENCEPOST_LEASE]),
+      ).then(() => 'written', (error) => error.code)
+      const close = () => pool.end()`
+    const twice = `
+      console.log('ready', await write())
+      await new Promise((resolve) => process.stdin.once('data', resolve))
+      console.log(await write())
+      await close()
+      process.exit(0)`
+
+    test.for([
+      ['FENCEPOST_FENCE_SQL', viaSql, 'FP001'],
+      ['inheritedFence()', viaLibrary, 'STALE_TERM'],
+    ] as const)(
+      'through %s, which writes while the lease is held and is refused after a takeover: 70 although it said 0',
+      async ([, script, refusal]) => {
+        const name = bench.newName()
+        const command = [process.execPath, '--input-type=module', '-e', `${script}\n${twice}`]
+        const cli = await bench.startReady([name], command)
+        await bench.steal(name)
+        const successor = await bench.database.open()
+        await successor.acquire(name)
+        cli.tell('write again')
+        const result = await cli.closed
+        expect(result.stdout).toBe(`ready written\n${refusal}\n`)
+        expect(result.code).toBe(70)
+        expect(result.stderr).toMatch(/was lost while the command ran/)
+        expect(await bench.database.query('select from ledger where writer = $1', [name])).toHaveLength(1)
+        // The loser must not give back what is another's now.
+        expect(await bench.stateOf(name)).toBe('held')
+      },
+    )
+  })
+})
+
+describe('a lease that is lost while the command runs', () => {
+  test('ends the command with TERM, and the exit code is 70 although the command says 0', async () => {
+    const name = bench.newName()
+    const script = 'trap "echo ended; exit 0" TERM; echo ready; while :; do read line || exit 9; done'
+    const cli = await bench.startReady([name, '--ttl', '1s'], ['sh', '-c', script])
+    await bench.steal(name)
+    // A shell runs its trap when the line it reads has come.
+    await cli.says('ending the command', 'stderr')
+    cli.tell('')
+    const result = await cli.closed
+    expect(result).toMatchObject({ code: 70, stdout: 'ready\nended\n' })
+  })
+
+  test('takes the grandchildren along: TERM is ignored, KILL comes after the grace', async () => {
+    const name = bench.newName()
+    const script = 'trap "" TERM; sleep 100 & echo "$$ $! ready"; wait'
+    const cli = await bench.startReady([name, '--ttl', '1s', '--grace', '200ms'], ['sh', '-c', script])
+    const pids = cli.stdout.match(/\d+/g)!.map(Number)
+    expect(pids.map(isGone)).toEqual([false, false])
+    await bench.steal(name)
+    expect(await cli.closed).toMatchObject({ code: 70 })
+    expect(pids.map(isGone)).toEqual([true, true])
+  })
+
+  test('takes along what outlives the command itself', async () => {
+    const name = bench.newName()
+    const survivor = 'trap "" TERM; echo "$$ ready"; exec sleep 100'
+    // Without its output it could not keep the wrapper's pipes open either.
+    const cli = await bench.startReady(
+      [name, '--ttl', '1s', '--grace', '200ms'],
+      ['sh', '-c', `sh -c '${survivor}' & wait`],
+    )
+    const pid = Number(/\d+/.exec(cli.stdout)![0])
+    await bench.steal(name)
+    expect(await cli.closed).toMatchObject({ code: 70 })
+    expect(isGone(pid)).toBe(true)
+  })
+
+  test('does not make the wrapper wait for the grace when everything is gone', async () => {
+    const name = bench.newName()
+    const cli = await bench.startReady(
+      [name, '--ttl', '1s', '--grace', '1h'],
+      ['sh', '-c', 'echo ready; exec sleep 100'],
+    )
+    await bench.steal(name)
+    expect(await cli.closed).toMatchObject({ code: 70 })
+  })
+
+  test.for(['SIGINT', 'SIGTERM'] as const)('lets %s to the wrapper end the grace', async (signal) => {
+    const name = bench.newName()
+    const script = 'trap "" TERM INT; echo ready; sleep 100'
+    const cli = await bench.startReady([name, '--ttl', '1s', '--grace', '1h'], ['sh', '-c', script])
+    await bench.steal(name)
+    await cli.says('ending the command', 'stderr')
+    cli.signal(signal)
+    expect(await cli.closed).toMatchObject({ code: 70 })
+  })
+
+  test('is noticed when the database falls silent, and the wrapper ends although it stays so', async () => {
+    const proxy = await TcpProxy.start(bench.database.url)
+    try {
+      const name = bench.newName()
+      const cli = await bench.startReady(
+        [name, '--ttl', '1s'],
+        ['sh', '-c', 'echo ready; exec sleep 100'],
+        proxy.url,
+      )
+      proxy.drop()
+      expect(await cli.closed).toMatchObject({ code: 70 })
+    } finally {
+      await proxy.stop()
+    }
+  })
+
+  test('is noticed by a wrapper that was stopped for longer than the TTL', async () => {
+    const name = bench.newName()
+    const marker = bench.newFile()
+    const cli = await bench.startReady(
+      [name, '--ttl', '1s'],
+      ['sh', '-c', `trap "touch ${marker}" EXIT; echo ready; read line; exit 0`],
+    )
+    cli.signal('SIGSTOP')
+    const successor = await bench.database.open()
+    await successor.acquire(name, { wait: '20s' })
+    cli.tell('')
+    await eventually(() => existsSync(marker))
+    cli.signal('SIGCONT')
+    expect(await cli.closed).toMatchObject({ code: 70 })
+    expect(await bench.stateOf(name)).toBe('held')
+  })
+
+  test("is not the wrapper's to end once the output has no reader", async () => {
+    const name = bench.newName()
+    const marker = bench.newFile()
+    const cli = await bench.startReady(
+      [name, '--ttl', '1s'],
+      ['sh', '-c', `trap "touch ${marker}; exit 0" TERM; echo ready; while :; do read line || exit 9; done`],
+    )
+    cli.hangUp('stderr')
+    await bench.steal(name)
+    await eventually(() => {
+      cli.tell('')
+      return existsSync(marker)
+    })
+    expect(await cli.closed).toMatchObject({ code: 70 })
+  })
+})
+
+describe('a signal to the wrapper', () => {
+  test.for([
+    ['SIGINT', 130],
+    ['SIGTERM', 143],
+  ] as const)('is passed on: %s', async ([signal, code]) => {
+    const name = bench.newName()
+    const cli = await bench.startReady([name], ['sh', '-c', 'echo ready; exec sleep 100'])
+    cli.signal(signal)
+    expect(await cli.closed).toEqual({ code, signal: null, stdout: 'ready\n', stderr: '' })
+    expect(await bench.stateOf(name)).toBe('free')
+  })
+
+  test('reaches what the command started', async () => {
+    const cli = await bench.startReady(
+      [bench.newName()],
+      ['sh', '-c', 'sleep 100 & echo "$$ $! ready"; wait'],
+    )
+    const pids = cli.stdout.match(/\d+/g)!.map(Number)
+    cli.signal('SIGTERM')
+    expect(await cli.closed).toMatchObject({ code: 143 })
+    await eventually(() => pids.every(isGone))
+  })
+
+  test('leaves the lease held until the command is gone, whose own code counts', async () => {
+    const name = bench.newName()
+    const script = `
+      process.on('SIGTERM', () => console.log('cleaning up'))
+      process.stdin.once('data', () => process.exit(4))
+      console.log('ready')`
+    const cli = await bench.startReady([name], [process.execPath, '-e', script])
+    cli.signal('SIGTERM')
+    await cli.says('cleaning up')
+    expect(await bench.stateOf(name)).toBe('held')
+    cli.tell('done')
+    expect(await cli.closed).toMatchObject({ code: 4, stderr: '' })
+    expect(await bench.stateOf(name)).toBe('free')
+  })
+
+  test('is passed on a second time as well', async () => {
+    const script = `
+      let count = 0
+      process.on('SIGINT', () => {
+        count += 1
+        console.log('interrupted', count)
+        if (count === 2) process.exit(6)
+      })
+      process.stdin.resume().once('end', () => process.exit(9))
+      console.log('ready')`
+    const cli = await bench.startReady([bench.newName()], [process.execPath, '-e', script])
+    cli.signal('SIGINT')
+    await cli.says('interrupted 1')
+    cli.signal('SIGINT')
+    expect(await cli.closed).toMatchObject({ code: 6, stdout: 'ready\ninterrupted 1\ninterrupted 2\n' })
+  })
+
+  test.for([
+    ['SIGINT', 130],
+    ['SIGTERM', 143],
+  ] as const)('ends the waiting and leaves no lease behind: %s', async ([signal, code]) => {
+    const name = bench.newName()
+    const marker = bench.newFile()
+    const holder = await bench.database.open()
+    const lease = await holder.acquire(name)
+    const cli = new Cli(['run', name, '--wait', '1h', '--', 'touch', marker], { url: bench.database.url })
+    await bench.isWaiting(cli)
+    cli.signal(signal)
+    expect(await cli.closed).toMatchObject({ code, stdout: '' })
+    const left = await bench.database.query(
+      'select from fencepost.holder where pid = $1 and ended_at is null',
+      [cli.pid],
+    )
+    expect(left).toEqual([])
+    await lease.release()
+    expect(await bench.stateOf(name)).toBe('free')
+    expect(existsSync(marker)).toBe(false)
+  })
+
+  test('ends the connecting to a database that does not answer', async () => {
+    const proxy = await TcpProxy.start(bench.database.url)
+    try {
+      proxy.drop()
+      const cli = new Cli(['run', bench.newName(), '--wait', '1h', '--', 'true'], { url: proxy.url })
+      await eventually(() => proxy.connections > 0)
+      cli.signal('SIGTERM')
+      expect(await cli.closed).toMatchObject({ code: 143, stdout: '' })
+    } finally {
+      await proxy.stop()
+    }
+  })
+})
+
+describe('a database that does not answer any more', () => {
+  test("keeps back neither the wrapper nor the command's own code, and nor does a signal", async () => {
+    const proxy = await TcpProxy.start(bench.database.url)
+    try {
+      const cli = await bench.startReady(
+        [bench.newName(), '--ttl', '1h'],
+        ['sh', '-c', 'echo "$$ ready"; read line; exit 3'],
+        proxy.url,
+      )
+      const pid = Number(/\d+/.exec(cli.stdout)![0])
+      proxy.drop()
+      cli.tell('')
+      await eventually(() => isGone(pid))
+      cli.signal('SIGTERM')
+      const result = await cli.closed
+      expect(result).toMatchObject({ code: 3, signal: null })
+      expect(result.stderr).toContain('could not be given back: it is free after its TTL')
+    } finally {
+      await proxy.stop()
+    }
+  })
+})

@@ -1,0 +1,59 @@
+import { existsSync } from 'node:fs'
+import { mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, beforeAll, expect, test } from 'vitest'
+import { SignalGuard } from '../../src/cli/signal-guard.ts'
+import { supervise } from '../../src/cli/supervise.ts'
+import { useDatabase } from '../support/database.ts'
+
+const database = useDatabase()
+let directory = ''
+
+beforeAll(async () => {
+  directory = await mkdtemp(join(tmpdir(), 'fencepost-supervise-'))
+})
+afterAll(async () => {
+  await rm(directory, { recursive: true, force: true })
+})
+
+const say = (): void => {}
+
+test('a command is not started under a lease that was lost before', async () => {
+  using guard = new SignalGuard()
+  const marker = join(directory, 'lost')
+  const fencepost = await database.open()
+  const lease = await fencepost.acquire('lost')
+  await fencepost.close()
+  expect(await supervise(lease, ['touch', marker], { graceMs: 0, guard, say })).toEqual({
+    code: undefined,
+    isLost: true,
+  })
+  expect(existsSync(marker)).toBe(false)
+})
+
+test('a command is not started when a signal has come before', async () => {
+  using guard = new SignalGuard()
+  const marker = join(directory, 'stopped')
+  const fencepost = await database.open()
+  await using lease = await fencepost.acquire('stopped')
+  process.emit('SIGTERM', 'SIGTERM')
+  expect(guard.received).toBe('SIGTERM')
+  expect(await supervise(lease, ['touch', marker], { graceMs: 0, guard, say })).toEqual({
+    code: undefined,
+    isLost: false,
+  })
+  expect(existsSync(marker)).toBe(false)
+})
+
+test('a command is started under a lease that is held', async () => {
+  using guard = new SignalGuard()
+  const marker = join(directory, 'held')
+  const fencepost = await database.open()
+  await using lease = await fencepost.acquire('held')
+  expect(await supervise(lease, ['touch', marker], { graceMs: 0, guard, say })).toEqual({
+    code: 0,
+    isLost: false,
+  })
+  expect(existsSync(marker)).toBe(true)
+})
