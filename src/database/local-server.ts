@@ -8,15 +8,9 @@ import { homedir } from 'node:os'
 import { join, resolve } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { FencepostError } from '../errors.ts'
-import {
-  answersAt,
-  EmbeddedServer,
-  isPortFree,
-  readPostmaster,
-  serverUrl,
-  stopPostmaster,
-  type Postmaster,
-} from './embedded-server.ts'
+import { answersAt, serverUrl } from './data-directory.ts'
+import { EmbeddedServer, isPortFree } from './embedded-server.ts'
+import { readPostmaster, stopPostmaster, type Postmaster } from './postmaster.ts'
 
 const JOIN_WITHIN_MS = 60_000
 const POLL_MS = 20

@@ -64,9 +64,7 @@ async function startInProcess(
 /** The sources with pg, and without the PostgreSQL binaries. */
 async function makeCheckout(): Promise<string> {
   const checkout = await temporaryDirectory()
-  for (const file of ['errors.ts', 'database/embedded-server.ts', 'database/local-server.ts']) {
-    await cp(join(root, 'src', file), join(checkout, 'src', file))
-  }
+  await cp(join(root, 'src'), join(checkout, 'src'), { recursive: true })
   await writeFile(join(checkout, 'package.json'), '{"type":"module"}')
   await mkdir(join(checkout, 'node_modules'))
   await symlink(join(root, 'node_modules/pg'), join(checkout, 'node_modules/pg'))
