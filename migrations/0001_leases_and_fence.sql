@@ -3,8 +3,10 @@
 -- The schema and the protocol of fencepost: leases, holders, fencing tokens and the fence.
 --
 -- Rules that every function here keeps, and that a change must keep too:
---   * Row locks are taken in one order: lease rows (never waiting: skip locked), then holder rows by id,
---     then new lease rows by name, then the token sequence. Hence two calls cannot deadlock.
+--   * Whoever holds one row lock waits for another only in this order: lease rows, holder rows by id, new lease rows by
+--     name, the token sequence. Lease rows that exist are never waited for (skip locked) while anything else is held.
+--     Hence two calls cannot deadlock. A client must not call acquire inside a longer transaction of its own: it would
+--     hold the sequence's row, and with it every other grant, until it ends.
 --   * clock_timestamp() everywhere: a transaction's start time is frozen, a lease is not.
 --   * Times are compared after the lock that protects them was taken, never before.
 --   * The functions run with their owner's rights and a fixed search path, so that an application role
@@ -34,7 +36,7 @@ create table fencepost.holder (
   expires_at timestamptz not null,
   ended_at timestamptz,
   -- Attempts to acquire up to this number are void: their answer was lost, and they may still be on their way.
-  settled_attempt bigint not null default 0,
+  voided_attempt bigint not null default 0,
   constraint holder_ttl_bounds check (ttl between interval '1 ms' and interval '1 day')
 ) with (fillfactor = 50);
 
@@ -46,6 +48,8 @@ create table fencepost.lease (
   name text collate "C" primary key,
   token bigint not null,
   holder_id uuid,
+  -- Which of its holder's attempts granted this term.
+  attempt bigint not null default 0,
   sequence text collate "C" not null default 'default',
   granted_at timestamptz not null default clock_timestamp(),
   deadline timestamptz not null default 'infinity',
@@ -66,7 +70,10 @@ create function fencepost.join_holder(
 language plpgsql security definer
 set search_path = fencepost, pg_temp as $$
 begin
-  perform set_config('synchronous_commit', 'off', true);
+  -- Only where this call is the transaction: what else the transaction has written is none of our business.
+  if pg_current_xact_id_if_assigned() is null then
+    perform set_config('synchronous_commit', 'off', true);
+  end if;
   insert into holder (id, label, host, pid, meta, ttl, expires_at)
   values (p_id, p_label, p_host, p_pid, coalesce(p_meta, '{}'), p_ttl_ms * interval '1 ms',
           clock_timestamp() + p_ttl_ms * interval '1 ms');
@@ -126,7 +133,7 @@ $$;
 --   not_yet    it may not be granted before remaining_ms have passed
 --   sequence   the lease draws its tokens from another sequence, named in "label"
 -- An attempt that finds every lease held reads and writes nothing: no transaction id, no WAL.
--- p_attempt grows with every call of one holder; see settle().
+-- p_attempt grows with every call of one holder; see void_attempts().
 create function fencepost.acquire(
   p_names text[], p_holder uuid, p_attempt bigint default 1, p_sequence text default 'default'
 ) returns table (
@@ -146,7 +153,7 @@ declare
   v_count integer;
   v_base bigint;
 begin
-  select h.ended_at, h.expires_at, h.settled_attempt into v_holder from holder h where h.id = p_holder;
+  select h.ended_at, h.expires_at, h.voided_attempt into v_holder from holder h where h.id = p_holder;
   if not found or v_holder.ended_at is not null or v_holder.expires_at <= clock_timestamp() then
     raise exception 'the holder has expired or ended' using errcode = 'FP002';
   end if;
@@ -183,12 +190,12 @@ begin
       perform from holder h where h.id = any (v_expired) and h.id < p_holder order by h.id for update;
     end if;
     -- The row is read as it is after the lock, so that a holder ended meanwhile is seen as ended.
-    select h.ended_at, h.expires_at, h.settled_attempt into v_holder
+    select h.ended_at, h.expires_at, h.voided_attempt into v_holder
       from holder h where h.id = p_holder for key share;
     if not found or v_holder.ended_at is not null or v_holder.expires_at <= clock_timestamp() then
       raise exception 'the holder has expired or ended' using errcode = 'FP002';
     end if;
-    if v_holder.settled_attempt >= p_attempt then
+    if v_holder.voided_attempt >= p_attempt then
       raise exception 'this attempt was given up by its sender' using errcode = 'FP004';
     end if;
     if v_expired is not null then
@@ -234,7 +241,8 @@ begin
     v_now := clock_timestamp();
     return query
       update lease l
-         set token = v_base + f.place, holder_id = p_holder, granted_at = v_now, deadline = 'infinity'
+         set token = v_base + f.place, holder_id = p_holder, attempt = p_attempt, granted_at = v_now,
+             deadline = 'infinity'
         from unnest(v_free) with ordinality f (name, place)
        where l.name = f.name
       returning l.name, l.token, null::text, null::text, null::text, null::integer,
@@ -267,8 +275,9 @@ begin
 end $$;
 
 -- Gives leases back. One row per name: released, not_held (the term is not this holder's any more), or draining
--- (a fenced transaction of the term is still open: ask again). Does not wait for the disk: a release lost in a
--- crash costs a TTL of waiting and no safety.
+-- (a fenced transaction of the term is still open: ask again). Does not wait for the disk. A crash can undo a release
+-- that was answered, so a holder that lives on asks once more after its next heartbeat, whose flush carries the
+-- release along: "not_held" then means that it is durable.
 create function fencepost.release(p_names text[], p_tokens bigint[], p_holder uuid)
 returns table (name text, outcome text)
 language plpgsql security definer
@@ -277,7 +286,9 @@ set search_path = fencepost, pg_temp as $$
 declare
   v_released text[];
 begin
-  perform set_config('synchronous_commit', 'off', true);
+  if pg_current_xact_id_if_assigned() is null then
+    perform set_config('synchronous_commit', 'off', true);
+  end if;
   with mine as materialized (
     select l.name
       from lease l
@@ -299,17 +310,25 @@ begin
   end if;
 end $$;
 
--- Closes the question of an acquire whose answer was lost: attempts up to p_attempt grant nothing any more, wherever
--- they are, and what they did grant among p_names is given back.
-create function fencepost.settle(p_holder uuid, p_attempt bigint, p_names text[]) returns void
+-- Closes the question of an acquire whose answer was lost, in two calls, so that the second one sees what the first one
+-- waited for at every isolation level. This first one: attempts up to p_attempt grant nothing any more, wherever they are.
+create function fencepost.void_attempts(p_holder uuid, p_attempt bigint) returns void
 language plpgsql security definer
 set search_path = fencepost, pg_temp as $$
 begin
   -- The full lock waits for such an attempt if it is just committing (it holds the row FOR KEY SHARE).
   perform from holder where id = p_holder for update;
-  update holder set settled_attempt = greatest(settled_attempt, p_attempt) where id = p_holder;
-  update lease set holder_id = null where name = any (p_names) and holder_id = p_holder;
+  update holder set voided_attempt = p_attempt where id = p_holder and voided_attempt < p_attempt;
 end $$;
+
+-- The second one: what void attempts did grant among p_names is given back. The attempt is compared, so that a call that
+-- arrives late cannot free the grant of a later attempt.
+create function fencepost.give_back(p_holder uuid, p_attempt bigint, p_names text[]) returns void
+language sql security definer
+set search_path = fencepost, pg_temp as $$
+  update lease set holder_id = null
+   where name = any (p_names) and holder_id = p_holder and attempt <= p_attempt
+$$;
 
 -- The fence. Call it first in a transaction, before any other statement and outside any savepoint.
 -- It returns the token, or raises: FP001 the term is stale, FP002 the holder has expired or the term's hard end has
@@ -329,6 +348,7 @@ declare
   v_idle bigint;
   v_timeout bigint;
   v_own bigint;
+  v_check bigint;
 begin
   -- Shows that a fenced transaction is open. Shared and of the transaction only.
   perform pg_advisory_xact_lock_shared(1178947139, fence_key(p_name));
@@ -365,6 +385,16 @@ begin
     end if;
   end if;
 
+  -- A holder that died while a statement of it runs is noticed by the server only if it looks. Where it cannot look
+  -- (before version 14, or on a system other than Linux) the statement runs to its end.
+  if version() like '%linux%' then
+    v_own := (extract(epoch from current_setting('client_connection_check_interval', true)::interval) * 1000)::bigint;
+    v_check := greatest(100, (extract(epoch from v_ttl) * 1000)::bigint / 3);
+    if v_own = 0 or v_own > v_check then
+      perform set_config('client_connection_check_interval', v_check::text, true);
+    end if;
+  end if;
+
   v_timeout := p_timeout_ms;
   if v_deadline < 'infinity' then
     v_timeout := least(v_timeout, greatest(1, (extract(epoch from v_deadline - clock_timestamp()) * 1000)::bigint));
@@ -398,63 +428,79 @@ set search_path = fencepost, pg_temp as $$
   returning last_token
 $$;
 
--- Forgets leases that nobody may hold and that were last granted before p_older_than ago, and holders that ended or
--- expired before then. Tokens go on rising: they live in token_sequence. Returns the number of leases forgotten.
+-- Forgets leases that nobody holds and that were last granted before p_older_than ago, and holders that ended or expired
+-- before then. Tokens go on rising: they live in token_sequence. Returns the number of leases forgotten.
 create function fencepost.purge(p_older_than interval) returns bigint
 language plpgsql security definer
 set search_path = fencepost, pg_temp as $$
 declare
+  v_before timestamptz := clock_timestamp() - p_older_than;
   v_count bigint;
 begin
   if p_older_than is null or p_older_than < interval '0' then
     raise exception 'the age must not be null or negative' using errcode = '22023';
   end if;
+  -- An expired holder is ended first, as a taker does it, so that its late heartbeat cannot succeed any more once its
+  -- leases are gone. The statements after this one see the end.
+  update holder h set ended_at = h.expires_at
+   where h.ended_at is null and h.expires_at < v_before
+     and h.id in (select old.id from holder old where old.ended_at is null and old.expires_at < v_before
+                   order by old.id for update skip locked);
   with idle as materialized (
     select l.name
       from lease l
-     where l.granted_at < clock_timestamp() - p_older_than
+     where l.granted_at < v_before
        and l.available_at < clock_timestamp()
        and (l.holder_id is null
             or not exists (select from holder h
-                            where h.id = l.holder_id
-                              and least(h.ended_at, h.expires_at) >= clock_timestamp() - p_older_than))
+                            where h.id = l.holder_id and (h.ended_at is null or h.ended_at >= v_before)))
      order by l.name
        -- A row in use by an open fenced transaction or a taker is not idle.
        for update of l skip locked),
   forgotten as (
     delete from lease l using idle where l.name = idle.name returning 1)
   select count(*) into v_count from forgotten;
-  delete from holder h
-   where least(h.ended_at, h.expires_at) < clock_timestamp() - p_older_than
-     and h.id in (select old.id from holder old
-                   where least(old.ended_at, old.expires_at) < clock_timestamp() - p_older_than
-                     for update skip locked);
+  delete from holder h where h.ended_at < v_before;
   return v_count;
 end $$;
 
 -- What people and tools look at. The holder's id is left out: it is a secret.
 create view fencepost.leases as
+with fenced as materialized (
+  -- One look at the lock table for all leases; see is_fenced().
+  select k.objid::bigint as key
+    from pg_catalog.pg_locks k
+   where k.locktype = 'advisory' and k.classid = 1178947139 and k.objsubid = 2 and k.granted
+     and k.database = (select d.oid from pg_catalog.pg_database d where d.datname = current_database()))
 select l.name,
        l.token,
        h.label as holder,
        h.host,
        h.pid,
        case when l.holder_id is not null then l.granted_at end as since,
-       case when s.state = 'held' then least(h.expires_at, l.deadline) - clock_timestamp() end as remaining,
-       s.state,
+       case when s.is_held then least(h.expires_at, l.deadline) - clock_timestamp() end as remaining,
+       case when s.is_held then 'held'
+            when fencepost.fence_key(l.name)::bigint & 4294967295 in (select f.key from fenced f) then 'draining'
+            when l.holder_id is null then 'free'
+            else 'expired' end as state,
        l.sequence
   from fencepost.lease l
   left join fencepost.holder h on h.id = l.holder_id
  cross join lateral (
-   select case when h.ended_at is null and h.expires_at > clock_timestamp() and l.deadline > clock_timestamp()
-               then 'held'
-               when fencepost.is_fenced(l.name) then 'draining'
-               when l.holder_id is null then 'free'
-               else 'expired' end as state) s;
+   select h.ended_at is null and h.expires_at > clock_timestamp() and l.deadline > clock_timestamp() as is_held) s;
 
 revoke all on all functions in schema fencepost from public;
 
 -- Down Migration
+
+-- A live holder trusts its leases for up to a TTL, and nobody could keep others from being granted them meanwhile.
+do $$
+begin
+  if exists (select from fencepost.holder where ended_at is null and expires_at > clock_timestamp()) then
+    raise exception 'leases are in use: stop the programs that use them, or wait until their holders have expired'
+      using errcode = '55006';
+  end if;
+end $$;
 
 -- token_sequence stays, so that a later installation goes on counting where this one stopped.
 drop view fencepost.leases;
@@ -462,7 +508,8 @@ drop function fencepost.purge(interval);
 drop function fencepost.raise_token_floor(text, bigint);
 drop function fencepost.refuse_stale(text, bigint, bigint);
 drop function fencepost.fence(text, bigint, uuid, bigint, bigint);
-drop function fencepost.settle(uuid, bigint, text[]);
+drop function fencepost.give_back(uuid, bigint, text[]);
+drop function fencepost.void_attempts(uuid, bigint);
 drop function fencepost.release(text[], bigint[], uuid);
 drop function fencepost.acquire(text[], uuid, bigint, text);
 drop function fencepost.is_fenced(text);

@@ -1,7 +1,7 @@
 import { hostname } from 'node:os'
-import type { ClientConfig } from 'pg'
+import { Client, type ClientConfig } from 'pg'
 import { systemClock } from './clock.ts'
-import { Connection } from './database/connection.ts'
+import { Connection, type TextRow } from './database/connection.ts'
 import { RequestFailure, describeFailure } from './database/failure.ts'
 import type { MigrateOptions, MigrateResult } from './database/migrate.ts'
 import { schemaGreeting } from './database/schema.ts'
@@ -9,7 +9,7 @@ import { type Duration, durationMs } from './duration.ts'
 import { FencepostError, InvalidArgumentError, LeaseLostError } from './errors.ts'
 import { Lease } from './lease.ts'
 import { type AcquireRequest, LeaseClient } from './lease/lease-client.ts'
-import type { LeaseInfo } from './lease/lease-list.ts'
+import { type LeaseInfo, listLeases, readLeaseInfo } from './lease/lease-list.ts'
 import { checkName } from './lease/name.ts'
 import { Protocol } from './lease/protocol.ts'
 import { type Logger, silent } from './logger.ts'
@@ -72,6 +72,8 @@ const yearMs = 366 * dayMs
 export class Fencepost implements AsyncDisposable {
   readonly #protocol: Protocol
   readonly #connections: readonly Connection[]
+  readonly #connect: (applicationName: string) => Connection
+  readonly #timeoutMs: number
   readonly #leases: LeaseClient<Lease>
   readonly #ttlMs: number
   readonly #minTtlMs: number
@@ -80,7 +82,7 @@ export class Fencepost implements AsyncDisposable {
   private constructor(options: OpenOptions) {
     this.#minTtlMs = durationMs('minTtl', options.minTtl ?? 1000, { minMs: 100, maxMs: dayMs })
     this.#ttlMs = durationMs('ttl', options.ttl ?? Math.max(30_000, this.#minTtlMs), this.#ttlBounds)
-    const timeoutMs = durationMs('requestTimeout', options.requestTimeout ?? 10_000, {
+    this.#timeoutMs = durationMs('requestTimeout', options.requestTimeout ?? 10_000, {
       minMs: 100,
       maxMs: 300_000,
     })
@@ -93,11 +95,12 @@ export class Fencepost implements AsyncDisposable {
     }
     const config = connectionConfig(options)
     const clock = systemClock
-    const [beats, grants] = ['fencepost beats', 'fencepost'].map(
-      (applicationName) => new Connection({ config, applicationName, clock, logger }, schemaGreeting),
-    ) as [Connection, Connection]
+    this.#connect = (applicationName) =>
+      new Connection({ config, applicationName, clock, logger }, schemaGreeting)
+    const beats = this.#connect('fencepost beats')
+    const grants = this.#connect('fencepost')
     this.#connections = [beats, grants]
-    this.#protocol = new Protocol(beats, grants, clock, timeoutMs)
+    this.#protocol = new Protocol(beats, grants, clock, this.#timeoutMs)
     this.#leases = new LeaseClient({
       protocol: this.#protocol,
       clock,
@@ -180,13 +183,16 @@ export class Fencepost implements AsyncDisposable {
 
   /** Every lease the database knows, by name: for people and tools, out of date the moment it is read. */
   async leases(): Promise<LeaseInfo[]> {
-    return this.#ask('list the leases', () => this.#protocol.list())
+    const rows = await this.#ask('list the leases', listLeases, [])
+    return rows.map(readLeaseInfo)
   }
 
   /** Forgets leases that nobody has held for so long. Tokens go on rising. Returns how many were forgotten. */
   async purge(options: { readonly olderThan: Duration }): Promise<number> {
     const olderThanMs = durationMs('olderThan', options.olderThan, { minMs: 0, maxMs: 100 * yearMs })
-    return this.#ask('purge', () => this.#protocol.purge(olderThanMs))
+    const sql = `select fencepost.purge($1::bigint * interval '1 ms')::text as forgotten`
+    const [row] = await this.#ask('purge', sql, [olderThanMs])
+    return Number(row?.['forgotten'])
   }
 
   /**
@@ -207,12 +213,16 @@ export class Fencepost implements AsyncDisposable {
     await Promise.all(this.#connections.map((connection) => connection.close()))
   }
 
-  async #ask<T>(action: string, request: () => Promise<T>): Promise<T> {
+  /** What may take long runs on a connection of its own, so that no grant queues behind it. */
+  async #ask(action: string, text: string, values: readonly unknown[]): Promise<TextRow[]> {
     if (this.#closing !== undefined) throw closedError()
+    const connection = this.#connect('fencepost administration')
     try {
-      return await request()
+      return await connection.query({ text, values, timeoutMs: this.#timeoutMs })
     } catch (error) {
       throw error instanceof RequestFailure ? describeFailure(error, action) : error
+    } finally {
+      await connection.close()
     }
   }
 
@@ -265,13 +275,26 @@ function connectionConfig(options: ConnectOptions): ClientConfig {
       'no database is named: pass connectionString, or set FENCEPOST_DATABASE_URL or DATABASE_URL',
     )
   }
-  if (url !== undefined && !/^postgres(ql)?:\/\//.test(url)) {
+  if (url !== undefined && !isDatabaseUrl(url)) {
     // The value is not shown: a malformed URL may still hold a password.
     throw new InvalidArgumentError(
       'connectionString',
       undefined,
-      'connectionString must be a URL that begins with postgres:// or postgresql://',
+      'connectionString must be a well-formed URL that begins with postgres:// or postgresql://',
     )
   }
   return { ...connection, ...(url === undefined ? {} : { connectionString: url }) }
+}
+
+/** By the judgement of `pg` itself, which also takes URLs of Unix sockets that a browser would not. */
+function isDatabaseUrl(url: string): boolean {
+  if (!/^postgres(ql)?:\/\//.test(url)) return false
+  try {
+    // oxlint-disable-next-line no-new -- It reads the URL and does not connect.
+    new Client({ connectionString: url })
+    return true
+  } catch (error) {
+    // A certificate file that is not there is no fault of the form.
+    return error instanceof Error && 'code' in error && error.code !== 'ERR_INVALID_URL'
+  }
 }

@@ -89,8 +89,8 @@ export class Connection {
   }
 
   async #open(due: number): Promise<Session> {
-    if (this.#session?.isUsable) return this.#session
-    const session = new Session(this.#options)
+    if (this.#session?.isUsable === true) return this.#session
+    const session = newSession(this.#options)
     try {
       await session.connect(this.#leftMs(due), this.#greeting)
     } catch (error) {
@@ -122,6 +122,15 @@ export class Connection {
     } finally {
       cancel()
     }
+  }
+}
+
+/** Settings that `pg` cannot use, such as a certificate file that is not there, are noticed here. */
+function newSession(options: ConnectionOptions): Session {
+  try {
+    return new Session(options)
+  } catch (error) {
+    throw new RequestFailure('unsent', error)
   }
 }
 

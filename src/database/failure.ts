@@ -53,9 +53,9 @@ export function isRetryable(sqlState: string | undefined): boolean {
 export function isTransient(failure: RequestFailure): boolean {
   const { sqlState } = failure
   if (sqlState === undefined) return true
-  return (
-    isRetryable(sqlState) || isConnectionState(sqlState) || sqlState === '25006' || sqlState.startsWith('53')
-  )
+  // FP004: the attempt was given up by its sender, who therefore makes another.
+  if (sqlState === 'FP004' || sqlState === '25006') return true
+  return isRetryable(sqlState) || isConnectionState(sqlState) || sqlState.startsWith('53')
 }
 
 /** One table from SQLSTATE to what a caller can do about it. */

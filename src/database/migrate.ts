@@ -1,6 +1,6 @@
 import { fileURLToPath } from 'node:url'
 import { Client, type ClientBase, type ClientConfig, escapeIdentifier } from 'pg'
-import { DatabaseError, InvalidArgumentError } from '../errors.ts'
+import { DatabaseError, FencepostError, InvalidArgumentError } from '../errors.ts'
 import { RequestFailure, describeFailure, isConnectionState, sqlStateOf } from './failure.ts'
 import { requiredSchemaVersion } from './schema.ts'
 
@@ -48,6 +48,7 @@ export async function migrate(config: ClientConfig, options: MigrateOptions): Pr
     const current = direction === 'up' && installed >= requiredSchemaVersion
     if (current && grantTo.length === 0) return { migrations: [], schemaVersion: installed }
     return await inOneTransaction(client, async () => {
+      await refuseForeignSchema(client)
       const migrations = current ? [] : await runMigrations(client, direction)
       for (const role of direction === 'up' ? grantTo : []) await grant(client, role)
       return { migrations, schemaVersion: await installedVersion(client) }
@@ -87,6 +88,32 @@ async function inOneTransaction<T>(client: ClientBase, work: () => Promise<T>): 
     await client.query('rollback').catch(() => {})
     throw error
   }
+}
+
+/**
+ * The functions run with their owner's rights and trust what is in their schema. Whoever owns the schema or a table in
+ * it could plant a trigger that runs as the installing role, so what another role owns is never adopted.
+ */
+async function refuseForeignSchema(client: ClientBase): Promise<void> {
+  const { rows } = await client.query<{ what: string; owner: string }>(
+    `select o.what, pg_catalog.pg_get_userbyid(o.owner)::text as owner
+       from (select 'the schema "fencepost"' as what, n.nspowner as owner
+               from pg_catalog.pg_namespace n where n.nspname = 'fencepost'
+             union all
+             select 'fencepost.' || c.relname, c.relowner
+               from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+              where n.nspname = 'fencepost') o
+      where o.owner <> (select r.oid from pg_catalog.pg_roles r where r.rolname = current_user)
+      limit 1`,
+  )
+  const foreign = rows[0]
+  if (foreign === undefined) return
+  throw new DatabaseError(
+    'PERMISSION_DENIED',
+    `could not migrate: ${foreign.what} belongs to the role "${foreign.owner}". Migrate as that role, if it is yours; ` +
+      'otherwise find out who made it before you drop it.',
+    { cause: undefined },
+  )
 }
 
 async function runMigrations(client: ClientBase, direction: 'up' | 'down'): Promise<string[]> {
@@ -129,11 +156,15 @@ async function grant(client: ClientBase, role: string): Promise<void> {
   const name = escapeIdentifier(role)
   await client.query(`grant usage on schema fencepost to ${name}`)
   await client.query(`grant execute on all functions in schema fencepost to ${name}`)
+  // What an operator does, not an application.
+  await client.query(
+    `revoke execute on function fencepost.purge(interval), fencepost.raise_token_floor(text, bigint) from ${name}`,
+  )
   await client.query(`grant select on fencepost.leases to ${name}`)
 }
 
 function asMigrateError(error: unknown): unknown {
-  if (error instanceof InvalidArgumentError) return error
+  if (error instanceof FencepostError) return error
   const sqlState = sqlStateOf(error)
   if (sqlState === '42501') {
     return new DatabaseError(
@@ -142,6 +173,12 @@ function asMigrateError(error: unknown): unknown {
         'role with CREATE on the database, with "--grant-to" naming the role of the application.',
       { cause: error, sqlState },
     )
+  }
+  if (sqlState === '55006') {
+    return new DatabaseError('QUERY_FAILED', `could not migrate: ${(error as Error).message}.`, {
+      cause: error,
+      sqlState,
+    })
   }
   if (sqlState === '42704') {
     return new DatabaseError(

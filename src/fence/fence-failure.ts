@@ -32,8 +32,16 @@ export function fenceFailure(error: unknown, term: Term): FencepostError | undef
   }
 }
 
-/** What a caller of a fenced transaction is told. Errors of the caller's own making pass unchanged. */
-export function transactionFailure(error: unknown, phase: Phase, term: Term): unknown {
+/**
+ * What a caller of a fenced transaction is told. Errors of the caller's own making pass unchanged.
+ * `isConnectionLost` is undefined when the connection could not be observed.
+ */
+export function transactionFailure(
+  error: unknown,
+  phase: Phase,
+  term: Term,
+  isConnectionLost: boolean | undefined,
+): unknown {
   if (error instanceof FencepostError) return error
   const refused = fenceFailure(error, term)
   if (refused !== undefined) return refused
@@ -55,7 +63,7 @@ export function transactionFailure(error: unknown, phase: Phase, term: Term): un
         `begin a fenced transaction under lease "${term.lease}"`,
       )
     case 'working':
-      return isCutOff(error)
+      return isCutOff(error, isConnectionLost)
         ? new DatabaseError(
             'TRANSACTION_CUT_OFF',
             `the fenced transaction under lease "${term.lease}" was cut off (${messageOf(error)}): it was silent for ` +
@@ -102,10 +110,20 @@ export function abortedTransaction(term: Term, cause?: unknown): DatabaseError {
   )
 }
 
+/** PostgreSQL says "committed" with a warning when it gave up waiting for a synchronous standby. */
+export function doubtfulCommit(term: Term): OutcomeUnknownError {
+  return new OutcomeUnknownError(
+    `the fenced transaction under lease "${term.lease}" (token ${term.token}) is committed on this server, but its ` +
+      'synchronous standby may not have it: after a failover it may be gone.',
+  )
+}
+
 /** A session that ended before COMMIT was sent has written nothing. */
-function isCutOff(error: unknown): boolean {
+function isCutOff(error: unknown, isConnectionLost: boolean | undefined): boolean {
   const sqlState = sqlStateOf(error)
   if (sqlState !== undefined) return isConnectionState(sqlState)
+  // Another connection of the caller's work may break with the same words.
+  if (isConnectionLost === false) return false
   if (typeof error !== 'object' || error === null) return false
   const code = 'code' in error ? String(error.code) : ''
   return (

@@ -60,9 +60,11 @@ export function fenceLiteral(term: Term, bounds: FenceBounds): string {
   return `select fencepost.fence(${values.join(', ')})`
 }
 
-/** What `fenceClient` needs of a database client: `pg`'s Client and PoolClient have it. */
+/** What `lease.fence` needs of a database client: `pg`'s Client and PoolClient have it. */
 export interface QueryClient {
   query(statement: { text: string; values: unknown[] }): Promise<unknown>
+  /** `I` when no transaction is open. Recent versions of `pg` tell it. */
+  getTransactionStatus?(): string | null
 }
 
 /** Fences the transaction that is open on the client. Must be its first statement after `begin`. */
@@ -73,6 +75,13 @@ export async function fenceClient(
 ): Promise<void> {
   const statement = fenceStatement(fence.term, bounds)
   fence.assertHeld?.()
+  if (client.getTransactionStatus?.() === 'I') {
+    throw new InvalidArgumentError(
+      'client',
+      client,
+      'no transaction is open on the client, so a fence would guard nothing: send "begin" first',
+    )
+  }
   try {
     await client.query({ text: statement.text, values: statement.values })
   } catch (error) {

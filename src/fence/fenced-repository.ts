@@ -66,7 +66,8 @@ const guardColumn = 'fencepostguard'
  * With a lease, each write is one statement in one round trip, and the statement itself is fenced. With a fenced
  * transaction, it is part of that. The table needs `fence_token bigint not null default 0`.
  *
- * Not guaranteed: a deleted row's stamp is gone with the row. A stale term cannot insert it again, because its lease is
+ * Not guaranteed: stamps are compared in the statement's own row, so a trigger that turns a DELETE into something else
+ * and returns null also skips that comparison (not the fence). A deleted row's stamp is gone with the row. A stale term cannot insert it again, because its lease is
  * checked; under two leases that guard the same rows, or in `once` mode, keep the row and mark it instead.
  *
  * @example
@@ -128,7 +129,7 @@ export class FencedRepository<
   /** Inserts a row and returns it as it is then. A duplicate key is the database's error, unchanged. */
   async insert(fence: Fence | FencedTransaction<DB>, row: NewRow<DB, TB, F>): Promise<Selectable<DB[TB]>> {
     const [inserted] = await this.insertMany(fence, [row])
-    return inserted!
+    return this.#inserted(inserted)
   }
 
   /** Inserts rows in one statement and returns them; an empty list does nothing. */
@@ -179,19 +180,20 @@ export class FencedRepository<
    */
   async upsert(fence: Fence | FencedTransaction<DB>, row: NewRow<DB, TB, F>): Promise<Selectable<DB[TB]>> {
     const guard = this.#guard(fence)
-    const changed = Object.keys(row).filter((column) => !this.#key.includes(column))
+    const changed = Object.entries(row)
+      .filter(([column, value]) => value !== undefined && !this.#key.includes(column))
+      .map(([column]) => column)
     const query = guard.rows
       .insertInto(this.#table)
       .values((eb) => this.#stamped(eb, row, guard, true))
       .onConflict((conflict) =>
         conflict.columns([...this.#key]).doUpdateSet((eb) => ({
           ...Object.fromEntries(changed.map((column) => [column, eb.ref(`excluded.${column}`)])),
-          // The fence was called for the row to insert.
-          [this.#fenceColumn]: this.#guardedToken(eb, { ...guard, isInline: false }),
+          [this.#fenceColumn]: this.#guardedToken(eb, guard),
         })),
       )
       .returningAll()
-    return (await this.#ask(fence, () => query.executeTakeFirstOrThrow())) as Selectable<DB[TB]>
+    return this.#inserted(await this.#ask(fence, () => query.executeTakeFirst()))
   }
 
   /** Deletes one row. The row as it was, or undefined when there is no row of that key. */
@@ -222,6 +224,15 @@ export class FencedRepository<
     return this.#count(BigInt(rows.length), fence, guard)
   }
 
+  #inserted(row: unknown): Selectable<DB[TB]> {
+    if (row !== undefined) return row as Selectable<DB[TB]>
+    throw new DatabaseError(
+      'QUERY_FAILED',
+      `the database took the row for "${this.#table}" and returned none: a trigger or rule has swallowed it`,
+      { cause: undefined },
+    )
+  }
+
   #within(tx: unknown): Kysely<AnyTable> {
     return (tx as Kysely<AnyTable> | undefined) ?? this.#rows
   }
@@ -247,10 +258,11 @@ export class FencedRepository<
    * outcomes apart, and no row outside the caller's condition can be taken for a stale one.
    */
   #guardedToken(eb: AnyBuilder, guard: Guard) {
-    const stamp = eb.ref(`${this.#table}.${this.#fenceColumn}` as 'guarded.fence')
+    // A column that lets nulls in has rows that no term has written.
+    const stamp = eb.fn.coalesce(eb.ref(`${this.#table}.${this.#fenceColumn}` as 'guarded.fence'), eb.lit(0))
     return eb
       .case()
-      .when(stamp, this.#isOnce ? '<' : '<=', guard.isInline ? fenceCall(guard) : eb.val(guard.token))
+      .when(stamp, this.#isOnce ? '<' : '<=', eb.val(guard.token))
       .then(eb.cast(eb.val(guard.token), 'bigint'))
       .else(
         eb.fn('fencepost.refuse_stale', [
@@ -267,10 +279,14 @@ export class FencedRepository<
     return guard.rows
       .updateTable(this.#table)
       .set((eb) => ({ ...patch, [this.#fenceColumn]: this.#guardedToken(eb, guard) }))
+      .$if(guard.isInline, (query) => query.where(fenceHolds(guard)))
   }
 
   #deleting(guard: Guard) {
-    return guard.rows.deleteFrom(this.#table).returning((eb) => this.#guardedToken(eb, guard).as(guardColumn))
+    return guard.rows
+      .deleteFrom(this.#table)
+      .returning((eb) => this.#guardedToken(eb, guard).as(guardColumn))
+      .$if(guard.isInline, (query) => query.where(fenceHolds(guard)))
   }
 
   /** The fence is called in the first row of an INSERT alone: once is enough for a statement. */
@@ -323,7 +339,7 @@ export class FencedRepository<
     return Number(count)
   }
 
-  /** A statement that met no row has not evaluated its fence: whether the term is stale is asked for on its own. */
+  /** A condition that is false from the start leaves the fence unevaluated: the term is then asked for on its own. */
   async #checkFence(fence: Fence | FencedTransaction<DB>, guard: Guard): Promise<void> {
     if (!guard.isInline) return
     await this.#ask(fence, () => this.#rows.selectNoFrom(fenceCall(guard).as('token')).execute())
@@ -357,7 +373,15 @@ function isFencedTransaction(fence: object): boolean {
   return 'isTransaction' in fence && fence.isTransaction === true
 }
 
-/** An uncorrelated sub-query: evaluated once, when the first row needs it, and before the statement can commit. */
+/**
+ * The fence as a condition that depends on no row: PostgreSQL evaluates it once, before it looks at the first row, and
+ * also when no row matches. So nothing that a statement sets off, such as a trigger, can come before it.
+ */
+function fenceHolds(guard: Guard): (eb: AnyBuilder) => Expression<SqlBool> {
+  return (eb) => eb(fenceCall(guard), 'is not', null)
+}
+
+/** The fence as a sub-query. */
 function fenceCall(guard: Guard) {
   const [lease, token, holderId] = fenceStatement(guard.fence.term).values
   return guard.rows.selectNoFrom((eb) =>

@@ -1,9 +1,10 @@
-import type { CompiledQuery, IsolationLevel, Kysely, QueryResult, Transaction } from 'kysely'
+import type { IsolationLevel, Kysely, Transaction } from 'kysely'
 import type { Pool, PoolClient } from 'pg'
 import { InvalidArgumentError } from '../errors.ts'
 import type { Term } from '../lease/term.ts'
 import { type Fence, type FenceBounds, fenceLiteral } from './fence.ts'
-import { type Phase, abortedTransaction, transactionFailure } from './fence-failure.ts'
+import { type Phase, abortedTransaction, doubtfulCommit, transactionFailure } from './fence-failure.ts'
+import { withGuardedSession } from './kysely-session.ts'
 
 /** A Kysely transaction whose every statement is fenced, and a fence for repositories. */
 export type FencedTransaction<DB> = Transaction<DB> & Fence
@@ -55,9 +56,9 @@ export async function fencedTransaction<DB, T>(
   }
   const statement = fenceLiteral(fence.term, options)
   fence.assertHeld?.()
-  const progress: Progress = { phase: 'connecting', failure: undefined }
+  const progress = new Progress()
   try {
-    return isKysely(source)
+    const result = isKysely(source)
       ? await onKysely(
           fence,
           source,
@@ -67,16 +68,23 @@ export async function fencedTransaction<DB, T>(
           progress,
         )
       : await onPool(fence, source, work as (client: PoolClient) => Promise<T>, statement, options, progress)
+    if (progress.isCommitDoubtful) throw doubtfulCommit(fence.term)
+    return result
   } catch (error) {
     // A rollback that fails on a dead connection must not hide why it was rolled back.
     const first = progress.failure === undefined ? error : progress.failure.error
-    throw transactionFailure(first, progress.phase, fence.term)
+    throw transactionFailure(first, progress.phase, fence.term, progress.isConnectionLost)
   }
 }
 
-interface Progress {
-  phase: Phase
+/** What is known of a transaction that is under way. */
+class Progress {
+  phase: Phase = 'connecting'
+  /** What ended the work. */
   failure: { readonly error: unknown } | undefined
+  /** Undefined when the connection cannot be observed. */
+  isConnectionLost: boolean | undefined
+  isCommitDoubtful = false
 }
 
 async function onKysely<DB, T>(
@@ -94,42 +102,27 @@ async function onKysely<DB, T>(
       'db is already a transaction. The fence must be the first statement after begin: pass the Kysely instance itself.',
     )
   }
-  return db.connection().execute(async (session) => {
-    await foldIntoBegin(session, statement)
-    progress.phase = 'beginning'
-    const transaction = session.transaction()
-    const builder =
-      options.isolationLevel === undefined
-        ? transaction
-        : transaction.setIsolationLevel(options.isolationLevel)
-    return builder.execute((tx) => attempt(fence, progress, () => work(asFenced(tx, fence.term))))
-  })
-}
-
-/**
- * Lets the next statement on this session, which is Kysely's `begin`, carry the fence along. Kysely's own begin would
- * be a round trip of its own, and the round trip is what a fence costs.
- */
-async function foldIntoBegin<DB>(session: Kysely<DB>, statement: string): Promise<void> {
-  await session.getExecutor().provideConnection(async (connection) => {
-    // oxlint-disable-next-line typescript/unbound-method -- It is always called on its connection.
-    const original = connection.executeQuery
-    connection.executeQuery = async <R>(
-      begin: CompiledQuery,
-      options?: Parameters<typeof original>[1],
-    ): Promise<QueryResult<R>> => {
-      const send = (sql: string): Promise<QueryResult<R>> =>
-        original.call(connection, { ...begin, sql }, options) as never
-      connection.executeQuery = original
+  return db.connection().execute((session) =>
+    withGuardedSession(session, statement, async (watch) => {
+      progress.phase = 'beginning'
+      const { isolationLevel } = options
+      const transaction = session.transaction()
+      const builder =
+        isolationLevel === undefined ? transaction : transaction.setIsolationLevel(isolationLevel)
       try {
-        return await send(`${begin.sql}; ${statement}`)
-      } catch (error) {
-        // The server has begun, but Kysely takes a failed begin for none and would leave the transaction open.
-        await send('rollback').catch(() => {})
-        throw error
+        return await builder.execute(async (tx) => {
+          try {
+            return await attempt(fence, progress, () => work(asFenced(tx, fence.term)))
+          } finally {
+            watch.workIsDone()
+          }
+        })
+      } finally {
+        progress.isConnectionLost = watch.isLost
+        progress.isCommitDoubtful = watch.isCommitDoubtful
       }
-    }
-  })
+    }),
+  )
 }
 
 function asFenced<DB>(tx: Transaction<DB>, term: Term): FencedTransaction<DB> {
@@ -145,12 +138,18 @@ async function onPool<T>(
   progress: Progress,
 ): Promise<T> {
   const client = await pool.connect()
+  progress.isConnectionLost = false
   let isSpoilt = false
   // Between statements nobody else listens, and a session that the server cuts off would end the process.
   const onError = (): void => {
-    isSpoilt = true
+    progress.isConnectionLost = true
+  }
+  // See SessionWatch: a commit that a standby may not have is not known to be one.
+  const onNotice = (notice: { code?: string | undefined }): void => {
+    if (progress.phase === 'committing' && notice.code === '01000') progress.isCommitDoubtful = true
   }
   client.on('error', onError)
+  client.on('notice', onNotice)
   try {
     progress.phase = 'beginning'
     const level = options.isolationLevel === undefined ? '' : ` isolation level ${options.isolationLevel}`
@@ -166,7 +165,8 @@ async function onPool<T>(
     throw error
   } finally {
     client.off('error', onError)
-    client.release(isSpoilt)
+    client.off('notice', onNotice)
+    client.release(isSpoilt || progress.isConnectionLost)
   }
 }
 

@@ -141,7 +141,9 @@ export class HeldLease implements HolderListener {
   }
 
   async #giveBack(): Promise<ReleaseOutcome> {
-    if (this.#end === 'lost') return 'not-held'
+    // A blocked event loop may have kept the deadline's timer from running: it is lost, not released.
+    if (this.#end === undefined && !this.#holder.isAlive) this.#holder.lose('expired')
+    if (this.state === 'lost') return 'not-held'
     this.#end = 'released'
     this.#holder.removeListener(this)
     const outcome = await this.#options.giveBack(this.#term, this.#holder)

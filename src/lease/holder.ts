@@ -13,6 +13,19 @@ import {
   trustLeftMs,
 } from './term.ts'
 
+/** What a holder needs beside the database. */
+export interface HolderOptions {
+  readonly identity: HolderIdentity
+  readonly ttlMs: number
+  readonly protocol: Protocol
+  readonly clock: Clock
+  readonly logger: Logger
+  /** The longest that a beat may keep the connection which it shares with the beats of other holders. */
+  longestBeatMs(): number
+  /** Called after a confirmed beat with the monotonic time at which it was sent. */
+  onBeat(sentAtMs: number): void
+}
+
 /** What a holder tells the leases that hang on it. */
 export interface HolderListener {
   atRisk(leftMs: number, cause: unknown): void
@@ -26,7 +39,7 @@ export interface HolderListener {
 export class Holder {
   readonly id: string
   readonly ttlMs: number
-  readonly #identity: HolderIdentity
+  readonly #options: HolderOptions
   readonly #protocol: Protocol
   readonly #clock: Clock
   readonly #logger: Logger
@@ -41,19 +54,19 @@ export class Holder {
   #attempt = 0
   #unsettled: { readonly attempt: number; readonly names: ReadonlySet<string> } | undefined
 
-  constructor(identity: HolderIdentity, ttlMs: number, protocol: Protocol, clock: Clock, logger: Logger) {
-    this.id = identity.id
-    this.ttlMs = ttlMs
-    this.#identity = identity
-    this.#protocol = protocol
-    this.#clock = clock
-    this.#logger = logger
+  constructor(options: HolderOptions) {
+    this.id = options.identity.id
+    this.ttlMs = options.ttlMs
+    this.#options = options
+    this.#protocol = options.protocol
+    this.#clock = options.clock
+    this.#logger = options.logger
   }
 
   /** Joins and starts to beat. */
   async join(): Promise<void> {
     const sentAt = this.#now()
-    await this.#protocol.join(this.#identity, this.ttlMs)
+    await this.#protocol.join(this.#options.identity, this.ttlMs)
     if (this.#loss !== undefined) {
       // Closed while joining: leave nothing behind.
       this.#endInDatabase()
@@ -191,7 +204,8 @@ export class Holder {
 
   /** The wall clock says that the time is over, the monotonic clock does not: ask the database now. */
   #doubt(): void {
-    if (this.#isBeating || this.#loss !== undefined) return
+    // While it is at risk the next beat is on its way or its retry is due.
+    if (this.#isBeating || this.#isAtRisk || this.#loss !== undefined) return
     this.#risk(new Error('the wall clock has run past the end of the lease'))
     void this.#beat()
   }
@@ -202,11 +216,14 @@ export class Holder {
     const sentAt = this.#now()
     try {
       // A third of the TTL at most, so that a hung connection leaves time for another one.
-      const isAlive = await this.#protocol.beat(this.id, Math.min(this.ttlMs / 3, this.trustLeftMs))
+      const timeoutMs = Math.min(this.ttlMs / 3, this.#options.longestBeatMs(), this.trustLeftMs)
+      const isAlive = await this.#protocol.beat(this.id, timeoutMs)
       // An answer that comes after the old deadline does not bring the trust back.
       if (this.#checkDeadline()) return
-      if (isAlive) this.#confirm(sentAt)
-      else this.lose('ended')
+      if (isAlive) {
+        this.#confirm(sentAt)
+        this.#options.onBeat(sentAt.monotonicMs)
+      } else this.lose('ended')
     } catch (error) {
       if (this.#checkDeadline()) return
       this.#failures += 1

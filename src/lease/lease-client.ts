@@ -38,6 +38,8 @@ export interface LeaseClientOptions<L extends HeldLease> {
 /** A holder with the batches of requests that are made in its name. */
 interface Seat {
   readonly holder: Holder
+  /** Terms given back, by name, and when that was answered: the answer is not durable until a later beat is. */
+  readonly givenBack: Map<string, { readonly term: Term; readonly atMs: number }>
   readonly joined: Promise<void>
   readonly acquires: Map<string, Batcher<string, AcquireAnswer>>
   readonly releases: Batcher<Term, ReleaseAnswer>
@@ -192,6 +194,8 @@ export class LeaseClient<L extends HeldLease> {
           holderId: seat.holder.id,
           sequence: request.sequence,
         }
+        // A grant is durable, and with it the release that came before.
+        seat.givenBack.delete(request.name)
         if (seat.holder.isAlive) return { lease: this.#lease(term, seat, turn) }
         // The answer came too late to be trusted. The holder is ended, and the term with it.
         seat.holder.lose('expired')
@@ -220,12 +224,18 @@ export class LeaseClient<L extends HeldLease> {
     const startedMs = clock.monotonicMs()
     const { promise, resolve } = Promise.withResolvers<ReleaseOutcome>()
     let sleepMs = 10
+    let isUnsure = false
     const ask = async (): Promise<void> => {
       try {
         const answer = await seat.releases.add(term)
-        if (answer === 'released') return resolve('released')
-        if (answer === 'not_held') return resolve('not-held')
+        if (answer === 'released') {
+          seat.givenBack.set(term.lease, { term, atMs: clock.monotonicMs() })
+          return resolve('released')
+        }
+        // While our holder lives nobody else can have freed it: an earlier request did, and its answer was lost.
+        if (answer === 'not_held') return resolve(isUnsure && seat.holder.isAlive ? 'released' : 'not-held')
       } catch (error) {
+        isUnsure = true
         this.#options.logger.debug(
           `fencepost: release of lease "${term.lease}" is sent again: ${String(error)}`,
         )
@@ -237,6 +247,27 @@ export class LeaseClient<L extends HeldLease> {
     }
     void ask()
     return promise
+  }
+
+  /**
+   * A release commits without waiting for the disk, so a crash of the server can undo it, and this holder, which lives
+   * on, would keep the lease that nobody holds any more. The beat was durable, and with it every release answered before
+   * it was sent; unless a crash came in between. So they are asked for once more: "not held" settles it.
+   */
+  async #confirmGivenBack(ttlMs: number, sentAtMs: number): Promise<void> {
+    const seat = this.#seats.get(ttlMs)
+    if (seat === undefined) return
+    const older = [...seat.givenBack.values()].filter(({ atMs }) => atMs < sentAtMs)
+    await Promise.all(
+      older.map(async ({ term }) => {
+        const answer = await seat.releases.add(term).catch(() => 'unknown' as const)
+        if (seat.givenBack.get(term.lease)?.term !== term) return
+        if (answer === 'not_held') seat.givenBack.delete(term.lease)
+        else if (answer === 'released') {
+          seat.givenBack.set(term.lease, { term, atMs: this.#options.clock.monotonicMs() })
+        }
+      }),
+    )
   }
 
   async #seat(ttlMs: number): Promise<Seat> {
@@ -257,9 +288,18 @@ export class LeaseClient<L extends HeldLease> {
 
   #newSeat(ttlMs: number): Seat {
     const { protocol, clock, logger, identity } = this.#options
-    const holder = new Holder({ id: randomUUID(), ...identity }, ttlMs, protocol, clock, logger)
+    const holder = new Holder({
+      identity: { id: randomUUID(), ...identity },
+      ttlMs,
+      protocol,
+      clock,
+      logger,
+      longestBeatMs: () => Math.min(...this.#seats.keys()) / 3,
+      onBeat: (sentAtMs) => void this.#confirmGivenBack(ttlMs, sentAtMs),
+    })
     return {
       holder,
+      givenBack: new Map(),
       joined: holder.join(),
       acquires: new Map(),
       releases: new Batcher((terms) =>

@@ -2,7 +2,7 @@ import type { Clock } from '../clock.ts'
 import type { Connection, Request, TextRow } from '../database/connection.ts'
 import { RequestFailure, isRetryable } from '../database/failure.ts'
 import type { Contender } from '../errors.ts'
-import { type LeaseInfo, listLeases, optionalNumber, readLeaseInfo } from './lease-list.ts'
+import { optionalNumber } from './lease-list.ts'
 import type { Token } from './term.ts'
 
 /** What a new holder tells about itself. Everything but the id is for people to read. */
@@ -35,8 +35,8 @@ export function isHolderGone(error: unknown): boolean {
 const maxRetries = 20
 
 /**
- * One typed call per database function. Beats have a connection of their own, so that they never queue behind a slow
- * grant. Every method throws RequestFailure.
+ * One typed call per database function. Beats have a connection to themselves, so that they never queue behind anything
+ * slow. Every method throws RequestFailure.
  */
 export class Protocol {
   readonly #beats: Connection
@@ -57,7 +57,7 @@ export class Protocol {
   }
 
   async join(holder: HolderIdentity, ttlMs: number): Promise<void> {
-    await this.#call(this.#beats, {
+    await this.#call(this.#grants, {
       text: 'select fencepost.join_holder($1::uuid, $2::text, $3::text, $4::integer, $5::jsonb, $6::bigint)',
       values: [holder.id, holder.label, holder.host, holder.pid, JSON.stringify(holder.meta), ttlMs],
     })
@@ -75,7 +75,7 @@ export class Protocol {
   }
 
   async end(holderId: string): Promise<void> {
-    await this.#call(this.#beats, { text: 'select fencepost.end_holder($1::uuid)', values: [holderId] })
+    await this.#call(this.#grants, { text: 'select fencepost.end_holder($1::uuid)', values: [holderId] })
   }
 
   /** The answers are in the order of the names. */
@@ -110,24 +110,13 @@ export class Protocol {
   /** Afterwards attempts up to `attempt` grant nothing any more, and what they granted of `names` is given back. */
   async settle(holderId: string, attempt: number, names: readonly string[]): Promise<void> {
     await this.#call(this.#grants, {
-      text: 'select fencepost.settle($1::uuid, $2::bigint, $3::text[])',
+      text: 'select fencepost.void_attempts($1::uuid, $2::bigint)',
+      values: [holderId, attempt],
+    })
+    await this.#call(this.#grants, {
+      text: 'select fencepost.give_back($1::uuid, $2::bigint, $3::text[])',
       values: [holderId, attempt, names],
     })
-  }
-
-  /** Every lease the database knows, by name. */
-  async list(): Promise<LeaseInfo[]> {
-    const rows = await this.#call(this.#grants, { text: listLeases })
-    return rows.map(readLeaseInfo)
-  }
-
-  /** Forgets leases nobody has held for so long, and holders that ended before. Returns how many leases. */
-  async purge(olderThanMs: number): Promise<number> {
-    const rows = await this.#call(this.#grants, {
-      text: `select fencepost.purge($1::bigint * interval '1 ms')::text as forgotten`,
-      values: [olderThanMs],
-    })
-    return Number(rows[0]?.['forgotten'])
   }
 
   async #call(

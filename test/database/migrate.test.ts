@@ -39,7 +39,10 @@ describe('migrate', () => {
     const results = await Promise.all(Array.from({ length: 20 }, () => migrate()))
     expect(results.flatMap((result) => result.migrations)).toEqual(['0001_leases_and_fence'])
     expect(new Set(results.map((result) => result.schemaVersion))).toEqual(new Set([1]))
-    expect(await database.query(`select from pg_locks where locktype = 'advisory'`)).toEqual([])
+    expect(
+      await database.query(`select from pg_locks where locktype = 'advisory'
+      and database = (select oid from pg_database where datname = current_database())`),
+    ).toEqual([])
   })
 
   test('is nothing to do for a role without any right, once it is installed', async () => {
@@ -71,6 +74,8 @@ describe('migrate', () => {
       'update fencepost.token_sequence set last_token = 0',
       'delete from fencepost.lease',
       'create table fencepost.mine ()',
+      `select fencepost.purge('0')`,
+      `select fencepost.raise_token_floor('default', 1000)`,
     ]) {
       await expect(pool.query(statement)).rejects.toMatchObject({ code: '42501' })
     }
@@ -83,7 +88,11 @@ describe('migrate', () => {
   test('down removes the schema’s functions and keeps the tokens; up goes on counting', async () => {
     const fencepost = await database.open()
     const before = await fencepost.acquire('counted')
-    await fencepost.close()
+    await expect(migrate({ direction: 'down' })).rejects.toMatchObject({
+      sqlState: '55006',
+      message: expect.stringContaining('leases are in use') as string,
+    })
+    await database.query('update fencepost.holder set ended_at = clock_timestamp()')
     expect((await migrate({ direction: 'down' })).migrations).toEqual(['0001_leases_and_fence'])
     await expect(database.open()).rejects.toMatchObject({ code: 'SCHEMA_OUTDATED' })
     expect((await migrate({ direction: 'down' })).migrations).toEqual([])
@@ -104,11 +113,32 @@ describe('migrate', () => {
   })
 
   test('a schema that stops half-way is rolled back whole', async () => {
+    await database.query('update fencepost.holder set ended_at = clock_timestamp()')
     await migrate({ direction: 'down' })
     await database.query('create table fencepost.lease (mine text)')
     await expect(migrate()).rejects.toMatchObject({ code: 'QUERY_FAILED', sqlState: '42P07' })
     expect(await database.query(`select from pg_class where relname = 'holder'`)).toEqual([])
     await database.query('drop table fencepost.lease')
+    expect((await migrate()).migrations).toHaveLength(1)
+  })
+
+  test('adopts no schema and no table of another role, whose triggers would run with the installer’s rights', async () => {
+    await database.query('update fencepost.holder set ended_at = clock_timestamp()')
+    await migrate({ direction: 'down' })
+    for (const [give, takeBack] of [
+      [
+        `alter table fencepost.token_sequence owner to ${stranger}`,
+        'alter table fencepost.token_sequence owner to current_user',
+      ],
+      [`alter schema fencepost owner to ${stranger}`, 'alter schema fencepost owner to current_user'],
+    ] as const) {
+      await database.query(give)
+      await expect(migrate()).rejects.toMatchObject({
+        code: 'PERMISSION_DENIED',
+        message: expect.stringContaining(stranger) as string,
+      })
+      await database.query(takeBack)
+    }
     expect((await migrate()).migrations).toHaveLength(1)
   })
 

@@ -31,7 +31,10 @@ describe('tokens', () => {
     await take()
     await pool.query(`truncate fencepost.lease`)
     await take()
-    await migrate({ connectionString: database.url }, { direction: 'down' })
+    const down = () => migrate({ connectionString: database.url }, { direction: 'down' })
+    await expect(down()).rejects.toMatchObject({ sqlState: '55006' })
+    await pool.query('update fencepost.holder set ended_at = clock_timestamp()')
+    await down()
     expect(
       await database.query(`select from pg_proc where pronamespace = 'fencepost'::regnamespace`),
     ).toEqual([])
@@ -166,6 +169,7 @@ describe('one term at a time', () => {
     await session.query('begin')
     await session.query('select fencepost.end_holder($1)', [holder.id])
     const acquiring = holder.acquire('too-late')
+    acquiring.catch(() => {})
     await session.query('commit')
     await expect(acquiring).rejects.toMatchObject({ code: 'FP002' })
     expect(await database.query(`select from fencepost.lease where name = 'too-late'`)).toEqual([])
@@ -247,17 +251,27 @@ describe('release', () => {
 })
 
 describe('an acquire whose answer was lost', () => {
-  test('is given back by settle, and grants nothing when it is carried out later', async () => {
+  const attempt = (holder: SqlHolder, number: number, name: string) =>
+    database.query<{ token: string | null }>('select token from fencepost.acquire($1, $2, $3)', [
+      [name],
+      holder.id,
+      number,
+    ])
+  const voidAttempts = (holder: SqlHolder, number: number) =>
+    database.query('select fencepost.void_attempts($1, $2)', [holder.id, number])
+  const giveBack = (holder: SqlHolder, number: number, ...names: string[]) =>
+    database.query('select fencepost.give_back($1, $2, $3)', [holder.id, number, names])
+
+  test('is given back, and grants nothing when it is carried out later', async () => {
     const holder = await SqlHolder.join(database.pool)
-    const attempt = (number: number, name: string) =>
-      database.query('select * from fencepost.acquire($1, $2, $3)', [[name], holder.id, number])
-    await attempt(1, 'lost')
-    await database.query('select fencepost.settle($1, 2, $2)', [holder.id, ['lost', 'later']])
+    await attempt(holder, 1, 'lost')
+    await voidAttempts(holder, 2)
+    await giveBack(holder, 2, 'lost', 'later')
     const other = await SqlHolder.join(database.pool)
-    await other.take('lost')
-    await expect(attempt(2, 'later')).rejects.toMatchObject({ code: 'FP004' })
+    expect(await other.take('lost')).toBeGreaterThan(0n)
+    await expect(attempt(holder, 2, 'later')).rejects.toMatchObject({ code: 'FP004' })
     expect(await other.take('later')).toBeGreaterThan(0n)
-    expect(await attempt(3, 'third')).toMatchObject([{ name: 'third' }])
+    expect((await attempt(holder, 3, 'third'))[0]!.token).not.toBeNull()
   })
 
   test('cannot slip through while it is just committing', async () => {
@@ -265,11 +279,40 @@ describe('an acquire whose answer was lost', () => {
     const late = await database.session()
     await late.query('begin')
     await late.query('select from fencepost.acquire($1, $2, 1)', [['slipping'], holder.id])
-    const settling = database.query('select fencepost.settle($1, 1, $2)', [holder.id, ['slipping']])
+    const voiding = voidAttempts(holder, 1)
     await late.query('commit')
-    await settling
+    await voiding
+    await giveBack(holder, 1, 'slipping')
     const other = await SqlHolder.join(database.pool)
     expect(await other.take('slipping')).toBeGreaterThan(0n)
+  })
+
+  test('that is given back late, once more, does not free the grant of a later attempt', async () => {
+    const holder = await SqlHolder.join(database.pool)
+    await attempt(holder, 1, 'again')
+    await voidAttempts(holder, 1)
+    await giveBack(holder, 1, 'again')
+    expect((await attempt(holder, 2, 'again'))[0]!.token).not.toBeNull()
+    await voidAttempts(holder, 1)
+    await giveBack(holder, 1, 'again')
+    const other = await SqlHolder.join(database.pool)
+    expect((await other.acquire('again'))[0]).toMatchObject({ token: null, reason: 'held' })
+  })
+
+  test('is closed without a deadlock while somebody takes over from its holder', async () => {
+    for (let round = 0; round < 10; round += 1) {
+      const holder = await SqlHolder.join(database.pool)
+      const names = [`cross-${round}-a`, `cross-${round}-b`]
+      await attempt(holder, 1, names[0]!)
+      await attempt(holder, 2, names[1]!)
+      await holder.expire()
+      const taker = await SqlHolder.join(database.pool)
+      await Promise.all([
+        taker.acquire(...names),
+        voidAttempts(holder, 2).then(() => giveBack(holder, 2, ...names)),
+      ])
+      for (const row of await taker.acquire(...names)) expect(['held', null]).toContain(row.reason)
+    }
   })
 })
 
@@ -321,6 +364,19 @@ describe('an attempt that finds the lease held', () => {
     await session.query('begin')
     await session.query(`select from fencepost.lease where name = 'locked' for update`)
     expect((await holder.acquire('locked'))[0]).toMatchObject({ token: null, reason: 'contended' })
+    await session.query('rollback')
+  })
+})
+
+describe('the session that a client brings', () => {
+  test('keeps its durability for what else it writes in a transaction that joins or releases', async () => {
+    const session = await database.session()
+    await session.query('begin')
+    await session.query('create temporary table mine () on commit drop')
+    const holder = await SqlHolder.join(session)
+    await holder.release('nothing', 1n)
+    const { rows } = await session.query<{ synchronous_commit: string }>('show synchronous_commit')
+    expect(rows[0]!.synchronous_commit).toBe('on')
     await session.query('rollback')
   })
 })
@@ -429,6 +485,28 @@ describe('purge', () => {
     await database.query(`select fencepost.purge('0')`)
     expect(await names()).toEqual(['kept', 'kept-draining'])
     await session.query('commit')
+  })
+
+  test('ends an expired holder before it forgets its leases, so that its late heartbeat fails', async () => {
+    const holder = await SqlHolder.join(database.pool)
+    await holder.take('forgotten')
+    await holder.expire()
+    await database.query(`select fencepost.purge('0')`)
+    expect(await database.query(`select from fencepost.lease where name = 'forgotten'`)).toEqual([])
+    expect(await holder.beat()).toBe(false)
+  })
+
+  test('loses to a heartbeat in flight', async () => {
+    const holder = await SqlHolder.join(database.pool)
+    await holder.take('beaten-purge')
+    await holder.expire()
+    const session = await database.session()
+    await session.query('begin')
+    await session.query('select fencepost.beat($1)', [holder.id])
+    await database.query(`select fencepost.purge('0')`)
+    await session.query('commit')
+    expect(await database.query(`select from fencepost.lease where name = 'beaten-purge'`)).toHaveLength(1)
+    expect(await holder.beat()).toBe(true)
   })
 
   test.each([null, '-1 second'])('refuses the age %s', async (age) => {

@@ -271,6 +271,116 @@ describe('once', () => {
   })
 })
 
+describe('a stale write sets nothing off before it is refused', () => {
+  beforeAll(() =>
+    database.query(`
+      create table audit (what text not null);
+      create table soft (id integer primary key, deleted boolean not null default false,
+                         fence_token bigint not null default 0);
+      create function soft_delete() returns trigger language plpgsql as $$
+        begin update soft set deleted = true where id = old.id; return null; end $$;
+      create trigger soft_delete before delete on soft for each row execute function soft_delete();
+      create function audit_statement() returns trigger language plpgsql as $$
+        begin insert into audit values (tg_op); return null; end $$;
+      create trigger audit_statement after insert or update or delete on soft
+        for each statement execute function audit_statement();
+      create function touch() returns boolean language plpgsql as $$
+        begin insert into audit values ('touched'); return true; end $$;
+      create view soft_view as select * from soft;
+      create function instead() returns trigger language plpgsql as $$
+        begin update soft set deleted = true where id = old.id; return null; end $$;
+      create trigger instead instead of delete on soft_view for each row execute function instead()`),
+  )
+
+  interface Soft {
+    soft: { id: number; deleted: boolean; fence_token: Generated<string> }
+    soft_view: { id: number; deleted: boolean; fence_token: Generated<string> }
+  }
+
+  const attempts: [
+    string,
+    (
+      soft: FencedRepository<Soft, 'soft'>,
+      view: FencedRepository<Soft, 'soft_view'>,
+      fence: Fence,
+    ) => Promise<unknown>,
+  ][] = [
+    ['a delete that a trigger turns into an update', (soft, _view, fence) => soft.delete(fence, 1)],
+    [
+      'a deleteWhere of the same kind',
+      (soft, _view, fence) => soft.deleteWhere(fence, (eb) => eb('id', '=', 1)),
+    ],
+    ['a delete on a view with a trigger instead', (_soft, view, fence) => view.delete(fence, 1)],
+    [
+      'an update of a row that is not there, with a statement trigger',
+      (soft, _view, fence) => soft.update(fence, 9, { deleted: true }),
+    ],
+    [
+      'a condition with a side effect',
+      (soft, _view, fence) =>
+        soft.updateWhere(
+          fence,
+          (eb) => eb.and([eb('id', '=', 9), eb(eb.fn<boolean>('touch', []), '=', true)]),
+          { deleted: true },
+        ),
+    ],
+    [
+      'a condition with a side effect that meets a row',
+      (soft, _view, fence) =>
+        soft.updateWhere(fence, (eb) => eb(eb.fn<boolean>('touch', []), '=', true), { deleted: true }),
+    ],
+  ]
+
+  test.each(attempts)('%s', async (_name, attempt) => {
+    const { stale } = await superseded()
+    await database.query(`truncate soft, audit; insert into soft (id) values (1); truncate audit`)
+    const softDb = database.kysely<Soft>()
+    const soft = new FencedRepository(softDb, 'soft', { key: 'id' })
+    const view = new FencedRepository(softDb, 'soft_view', { key: 'id' })
+    await expect(attempt(soft, view, stale)).rejects.toThrow(StaleTermError)
+    expect(await database.query('select deleted from soft')).toEqual([{ deleted: false }])
+    expect(await database.query('select * from audit')).toEqual([])
+  })
+})
+
+test.each(ways)(
+  'a stale write under a condition that is false from the start is told so %s',
+  async (_, through) => {
+    const { stale } = await superseded()
+    const write = (fence: Fence) => accounts.updateWhere(fence, (eb) => eb.lit(false), { status: 'x' })
+    await expect(through(stale, write)).rejects.toThrow(StaleTermError)
+  },
+)
+
+test('an insert that a trigger swallows is an error, not a row', async () => {
+  await database.query(`
+    create table swallowing (id integer primary key, fence_token bigint not null default 0);
+    create function swallow() returns trigger language plpgsql as $$ begin return null; end $$;
+    create trigger swallow before insert on swallowing for each row execute function swallow()`)
+  const swallowing = database.kysely<{ swallowing: { id: number; fence_token: Generated<string> } }>()
+  const repository = new FencedRepository(swallowing, 'swallowing', { key: 'id' })
+  await expect(repository.insert(lease, { id: 1 })).rejects.toMatchObject({ code: 'QUERY_FAILED' })
+  await expect(repository.upsert(lease, { id: 1 })).rejects.toMatchObject({ code: 'QUERY_FAILED' })
+})
+
+test('upsert leaves a column alone whose value is undefined', async () => {
+  await accounts.insert(lease, { id: 1, status: 'due', amount: 5 })
+  expect(await accounts.upsert(lease, { id: 1, status: 'changed', amount: undefined })).toMatchObject({
+    amount: 5,
+  })
+})
+
+test('a fence column that lets nulls in counts them as written by no term', async () => {
+  await database.query(
+    'create table lax (id integer primary key, text text, fence_token bigint); insert into lax values (1)',
+  )
+  const lax = database.kysely<{ lax: { id: number; text: string | null; fence_token: Generated<string> } }>()
+  const repository = new FencedRepository(lax, 'lax', { key: 'id' })
+  expect(await repository.update(lease, 1, { text: 'x' })).toMatchObject({
+    fence_token: lease.token.toString(),
+  })
+})
+
 describe('a write that has to wait', () => {
   test('behind the successor’s uncommitted write is refused, for the row is looked at after the wait', async () => {
     await accounts.insert(lease, { id: 1, status: 'mine' })
@@ -328,7 +438,7 @@ describe('a write that has to wait', () => {
     const next = await other.tryAcquire(lease.name)
     await blocker.query('commit')
     const outcome = await Promise.allSettled([writing])
-    if (next === null) expect(outcome[0]!.status).toBe('fulfilled')
+    if (next === null) expect(outcome[0].status).toBe('fulfilled')
     else expect(outcome[0]).toMatchObject({ reason: { code: 'STALE_TERM' } })
     lease = next ?? (await other.acquire(lease.name))
     expect(await accounts.update(lease, 1, { status: 'next' })).toMatchObject({ status: 'next' })
@@ -343,7 +453,7 @@ describe('tokens are exact', () => {
       await database.query('select fencepost.raise_token_floor($1, $2)', [sequence, floor.toString()])
       const original = types.getTypeParser(types.builtins.INT8)
       types.setTypeParser(types.builtins.INT8, () => 'hostile')
-      types.setTypeParser(types.builtins.BOOL, () => 'hostile' as unknown as boolean)
+      types.setTypeParser(types.builtins.BOOL, () => 'hostile')
       types.setTypeParser(types.builtins.TEXT, () => 'hostile')
       try {
         const repository = new FencedRepository<Tables, 'accounts'>(db, 'accounts', { key: 'id', sequence })

@@ -252,6 +252,50 @@ describe('a fenced transaction on Kysely', () => {
     expect(await idle(strict)).toBe('700ms')
   })
 
+  test('a statement that nobody awaited is not sent after COMMIT, where it would not be fenced', async () => {
+    let floating: Promise<unknown> | undefined
+    await lease.transaction(db, async (tx) => {
+      await tx.insertInto('notes').values({ id: 1, text: 'awaited' }).execute()
+      floating = (async () => {
+        await tx.insertInto('notes').values({ id: 2, text: 'in time' }).execute()
+        await tx.insertInto('notes').values({ id: 3, text: 'too late' }).execute()
+      })()
+      floating.catch(() => {})
+    })
+    await expect(floating).rejects.toMatchObject({ code: 'TRANSACTION_ENDED' })
+    expect(await texts()).toEqual(['awaited', 'in time'])
+  })
+
+  test.each(['commit', 'rollback', '  END', 'commit and chain', 'abort', 'begin', `prepare transaction 'x'`])(
+    '%j in its work is refused: what came after would not be fenced',
+    async (statement) => {
+      const writing = lease.transaction(db, async (tx) => {
+        await tx.insertInto('notes').values({ id: 1, text: 'x' }).execute()
+        await sql.raw(statement).execute(tx)
+      })
+      await expect(writing).rejects.toMatchObject({ code: 'TRANSACTION_ENDED' })
+      expect(await texts()).toEqual([])
+    },
+  )
+
+  test('may use savepoints', async () => {
+    await lease.transaction(db, async (tx) => {
+      await sql`savepoint here`.execute(tx)
+      await expect(sql`select 1 / 0`.execute(tx)).rejects.toThrow()
+      await sql`rollback to savepoint here`.execute(tx)
+      await sql`savepoint there`.execute(tx)
+      await sql`rollback transaction to there`.execute(tx)
+      await tx.insertInto('notes').values({ id: 1, text: 'saved' }).execute()
+    })
+    expect(await texts()).toEqual(['saved'])
+  })
+
+  test('an error of another connection that breaks in the work passes unchanged', async () => {
+    const other = Object.assign(new Error('read ECONNRESET'), { code: 'ECONNRESET' })
+    await expect(lease.transaction(db, () => Promise.reject(other))).rejects.toBe(other)
+    await expect(lease.transaction(pool, () => Promise.reject(other))).rejects.toBe(other)
+  })
+
   test('that falls silent for longer than its bound is cut off, and the lease moves on', async () => {
     const { term } = lease
     const writing = fencedTransaction(
@@ -346,16 +390,24 @@ describe('lease.fence', () => {
     expect(await texts()).toEqual(['bare'])
   })
 
+  test('outside a transaction guards nothing, and says so', async () => {
+    const client = await database.session()
+    await expect(lease.fence(client)).rejects.toMatchObject({ code: 'INVALID_ARGUMENT', argument: 'client' })
+  })
+
   test('is refused for a stale, an expired and a foreign term', async () => {
     const client = await database.session()
     const { term } = lease
     await database.query('select fencepost.end_holder($1)', [term.holderId])
+    await client.query('begin')
     await expect(lease.fence(client)).rejects.toThrow(HolderExpiredError)
+    await client.query('rollback')
     await steal()
     await expect(fencedTransaction({ term }, pool, async () => {})).rejects.toThrow(StaleTermError)
     const stranger = await elsewhere.session()
     const other = await database.open()
     const foreign = await other.acquire(`${lease.name}/foreign`)
+    await stranger.query('begin')
     await expect(foreign.fence(stranger)).rejects.toThrow(ForeignLeaseError)
     await expect(foreign.transaction(elsewhere.kysely<Tables>(), async () => {})).rejects.toThrow(
       ForeignLeaseError,

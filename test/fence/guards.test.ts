@@ -254,13 +254,13 @@ guard(
 )
 
 guard(
-  "settle's mark, against a lost attempt that is carried out late",
+  'the mark of void attempts, against a lost attempt that is carried out late',
   'acquire',
-  /if v_holder\.settled_attempt >= p_attempt then/,
+  /if v_holder\.voided_attempt >= p_attempt then/,
   'if false then',
   async (database) => {
     const a = await SqlHolder.join(database.pool)
-    await database.query(`select fencepost.settle($1, 1, '{lease}')`, [a.id])
+    await database.query(`select fencepost.void_attempts($1, 1)`, [a.id])
     return a.acquire('lease').then(
       ([row]) => row?.token != null,
       () => false,

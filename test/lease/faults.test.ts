@@ -2,7 +2,8 @@ import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { Client } from 'pg'
+import { Kysely, PostgresDialect } from 'kysely'
+import { Client, Pool } from 'pg'
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { EmbeddedServer } from '../../src/database/embedded-server.ts'
 import { Fencepost, type Lease, NotAcquiredError } from '../../src/index.ts'
@@ -132,8 +133,8 @@ describe('the network', () => {
     proxy.onReply((_, sent) =>
       sent.includes('fencepost_release') && (swallowed += 1) === 1 ? 'swallow' : 'pass',
     )
-    // The first request has done it, so the second one finds the lease no longer held.
-    expect(await lease.release()).toBe('not-held')
+    // The first request has done it, and the second one finds the lease no longer held: that was this release.
+    expect(await lease.release()).toBe('released')
     expect(swallowed).toBeGreaterThan(1)
   })
 
@@ -225,10 +226,10 @@ describe('the server', () => {
         requestTimeout: '500ms',
       })
       const lease = await fencepost.acquire('frozen', { ttl: '500ms' })
-      server.freeze()
+      await server.freeze()
       expect(await lost(lease)).toMatchObject({ reason: 'expired' })
       const waiting = fencepost.acquire('frozen', { ttl: '500ms', wait: '60s' })
-      server.thaw()
+      await server.thaw()
       const again = await waiting
       expect(again.token).toBeGreaterThan(lease.token)
 
@@ -269,7 +270,107 @@ describe('the server', () => {
   })
 })
 
+describe('a crash of the server', () => {
+  test('that undoes a release does not leave the lease with a holder that lives on', async () => {
+    const directory = await mkdtemp(join(tmpdir(), 'fencepost-release-'))
+    const settings = { wal_writer_delay: '10s' }
+    let server = await EmbeddedServer.start({ directory, settings })
+    try {
+      await Fencepost.migrate({ connectionString: server.url })
+      const fencepost = await Fencepost.open({
+        connectionString: server.url,
+        minTtl: '100ms',
+        requestTimeout: '2s',
+      })
+      const name = 'released and undone'
+      const kept = await fencepost.acquire('kept', { ttl: '3s' })
+      const lease = await fencepost.acquire(name, { ttl: '3s' })
+      expect(await lease.release()).toBe('released')
+      await server.stop('immediate')
+      server = await EmbeddedServer.start({ directory, port: server.port, settings })
+      const other = await Fencepost.open({ connectionString: server.url })
+      const before = (await other.leases()).find((info) => info.name === name)
+      // The crash came before the release was on disk: the test is about this case alone.
+      expect(before).toMatchObject({ state: 'held', token: lease.token })
+      const taken = await other.acquire(name, { wait: '30s' })
+      expect(taken.token).toBeGreaterThan(lease.token)
+      // Its holder was alive all the time, so it was not the TTL that freed the lease.
+      expect(kept.isHeld).toBe(true)
+      await Promise.all([fencepost.close(), other.close()])
+    } finally {
+      await server.stop('immediate')
+      await rm(directory, { recursive: true, force: true })
+    }
+  })
+
+  test('that takes a synchronous standby along leaves a commit in doubt, and it is reported so', async () => {
+    const directory = await mkdtemp(join(tmpdir(), 'fencepost-standby-'))
+    const server = await EmbeddedServer.start({ directory, settings: { fsync: 'off' } })
+    try {
+      await Fencepost.migrate({ connectionString: server.url })
+      const pool = new Pool({ connectionString: server.url })
+      const watcher = new Client({ connectionString: server.url })
+      await watcher.connect()
+      await watcher.query('set synchronous_commit = local')
+      await watcher.query('create table notes (id integer)')
+      const db = new Kysely<{ notes: { id: number } }>({ dialect: new PostgresDialect({ pool }) })
+      const fencepost = await Fencepost.open({ connectionString: server.url })
+      const lease = await fencepost.acquire('standby', { ttl: '10m' })
+      await watcher.query(`alter system set synchronous_standby_names = 'nobody'`)
+      await watcher.query('select pg_reload_conf()')
+      await expect
+        .poll(async () => (await watcher.query('show synchronous_standby_names')).rows[0])
+        .toEqual({
+          synchronous_standby_names: 'nobody',
+        })
+      const cancelWaiting = () =>
+        expect
+          .poll(
+            async () =>
+              (
+                await watcher.query(
+                  `select pg_cancel_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'`,
+                )
+              ).rowCount,
+          )
+          .toBe(1)
+      for (const write of [
+        () => lease.transaction(db, (tx) => tx.insertInto('notes').values({ id: 1 }).execute()),
+        () => lease.transaction(pool, (client) => client.query('insert into notes values (1)')),
+        () => fencepost.tryAcquire('another'),
+      ]) {
+        const writing = write()
+        writing.catch(() => {})
+        await cancelWaiting()
+        await expect(writing).rejects.toMatchObject({ code: 'OUTCOME_UNKNOWN' })
+      }
+      await watcher.query('alter system reset synchronous_standby_names')
+      await watcher.query('select pg_reload_conf()')
+      await fencepost.close()
+      await db.destroy()
+      await watcher.end()
+    } finally {
+      await server.stop('immediate')
+      await rm(directory, { recursive: true, force: true })
+    }
+  })
+})
+
 describe('this process', () => {
+  test('keeps a lease whose heartbeats share a connection with those of another TTL that hangs', async () => {
+    const fencepost = await database.open({ connectionString: proxy.url })
+    const long = await fencepost.acquire(uniqueName(), { ttl: '60s' })
+    const short = await fencepost.acquire(uniqueName(), { ttl: '1500ms' })
+    proxy.drop()
+    await atRisk(short)
+    // A join of a third TTL hangs at the same time.
+    const joining = fencepost.tryAcquire(uniqueName(), { ttl: '7s' })
+    joining.catch(() => {})
+    proxy.restore()
+    await expect.poll(() => short.state, { timeout: 5000, interval: 10 }).toBe('held')
+    expect(long.isHeld).toBe(true)
+  })
+
   test('whose pool is busy keeps its lease: heartbeats have connections of their own', async () => {
     const fencepost = await database.open()
     const pool = database.newPool({ max: 1 })

@@ -14,6 +14,7 @@ const everyMs = 1000
 class ScriptedDatabase {
   readonly clock = new ManualClock()
   readonly beatsAt: number[] = []
+  readonly confirmedAt: number[] = []
   readonly ended: string[] = []
   readonly settledUpTo: number[] = []
   readonly pending: { answer(isAlive: boolean): void; fail(error: unknown): void }[] = []
@@ -54,7 +55,15 @@ class ScriptedDatabase {
 
   async holder(): Promise<{ holder: Holder; risks: number[]; losses: LossReason[] }> {
     const identity = { id: 'holder', label: 'test', host: 'test', pid: 1, meta: {} }
-    const holder = new Holder(identity, ttlMs, this.protocol, this.clock, silent)
+    const holder = new Holder({
+      identity,
+      ttlMs,
+      protocol: this.protocol,
+      clock: this.clock,
+      logger: silent,
+      longestBeatMs: () => ttlMs,
+      onBeat: (sentAtMs) => this.confirmedAt.push(sentAtMs),
+    })
     const risks: number[] = []
     const losses: LossReason[] = []
     holder.addListener({ atRisk: (leftMs) => risks.push(leftMs), lost: (reason) => losses.push(reason) })

@@ -131,7 +131,7 @@ describe('acquire', () => {
     await expect(waiting).rejects.toThrow('changed my mind')
     await expect(mine.acquire(name, { signal: abort.signal })).rejects.toThrow('changed my mind')
     await held.release()
-    expect(await theirs.tryAcquire(name)).not.toBeNull()
+    expect((await theirs.acquire(name, { wait: '10s' })).isHeld).toBe(true)
   })
 
   test('that is aborted while the request is on the wire gives back what it was granted', async () => {
@@ -261,6 +261,17 @@ describe('a lost lease', () => {
   })
 })
 
+test('a lease lost by a blocked event loop and released in the same tick is lost, and says so', async () => {
+  const fencepost = await database.open()
+  const lease = await fencepost.acquire(uniqueName(), { ttl: '200ms' })
+  const losses: unknown[] = []
+  lease.on('lost', (error) => losses.push(error))
+  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 400)
+  expect(await lease.release()).toBe('not-held')
+  expect(lease.signal.reason).toMatchObject({ code: 'LEASE_LOST', reason: 'expired' })
+  await expect.poll(() => losses).toEqual([lease.signal.reason])
+})
+
 describe('close', () => {
   test('frees every lease at once, loses those still held, and refuses those who wait and what comes after', async () => {
     const fencepost = await database.open()
@@ -346,6 +357,7 @@ describe('bad input', () => {
     [{ meta: 7 as unknown as Record<string, unknown> }, 'meta'],
     [{ meta: { big: 1n } }, 'meta'],
     [{ connectionString: 'localhost/app' }, 'connectionString'],
+    [{ connectionString: 'postgres://user:secret@[bad/app' }, 'connectionString'],
   ] as const)('open refuses %o', async (options, argument) => {
     await expect(database.open(options)).rejects.toMatchObject({ code: 'INVALID_ARGUMENT', argument })
   })

@@ -16,7 +16,7 @@ export interface ContainerServer {
  * Says why no container can be started, or undefined when one can. Asking for the image answers both questions
  * at once. Only a local image counts: where no registry is reachable, a pull may hang instead of failing.
  */
-export async function containerEngineReason(): Promise<string | undefined> {
+async function containerEngineReason(): Promise<string | undefined> {
   try {
     await docker(5_000, 'image', 'inspect', '--format', '{{.Id}}', image)
     return undefined
