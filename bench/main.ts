@@ -1,0 +1,113 @@
+// npm run bench [-- --rounds N] [--ms N] [--json FILE]
+//
+// Compares fencepost with what the same PostgreSQL does at least for the same effect, side by side in one run:
+//   lease     acquire + release of one lease per worker ÷ two prepared one-row UPDATEs by primary key, each committed
+//   fence     a fenced transaction with one update ÷ the same transaction without the fence
+// The server is the embedded PostgreSQL with durable settings, on this machine's disk.
+import { mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { parseArgs } from 'node:util'
+import { Pool } from 'pg'
+import { EmbeddedServer } from '../src/database/embedded-server.ts'
+import { Fencepost } from '../src/index.ts'
+import { type Comparison, type Contender, compare, throughput } from './side-by-side.ts'
+
+const { values: options } = parseArgs({
+  options: {
+    rounds: { type: 'string', default: '9' },
+    ms: { type: 'string', default: '1000' },
+    json: { type: 'string' },
+  },
+})
+const rounds = Number(options.rounds)
+const forMs = Number(options.ms)
+const poolSize = (workers: number): number => Math.min(workers, 20)
+
+/** One set of connections per number of workers, opened once. */
+function pools(url: string): { of(workers: number): Pool; end(): Promise<unknown> } {
+  const bySize = new Map<number, Pool>()
+  return {
+    of(workers) {
+      const size = poolSize(workers)
+      const pool = bySize.get(size) ?? new Pool({ connectionString: url, max: size, min: size })
+      bySize.set(size, pool)
+      return pool
+    },
+    end: () => Promise.all([...bySize.values()].map((pool) => pool.end())),
+  }
+}
+
+const directory = await mkdtemp(join(tmpdir(), 'fencepost-bench-'))
+const server = await EmbeddedServer.start({ directory })
+try {
+  await Fencepost.migrate({ connectionString: server.url })
+  const shared = pools(server.url)
+  const fencepost = await Fencepost.open({ connectionString: server.url })
+  const setup = shared.of(1)
+  await setup.query(
+    'create table floor (id integer primary key, value integer not null) with (fillfactor = 50)',
+  )
+  await setup.query('insert into floor select n, 0 from generate_series(0, 1023) n')
+
+  const twoUpdates: Contender = (workers, ms) => {
+    const pool = shared.of(workers)
+    const update = (worker: number) =>
+      pool.query({
+        name: 'floor',
+        text: 'update floor set value = value + 1 where id = $1',
+        values: [worker],
+      })
+    return throughput(workers, ms, async (worker) => {
+      await update(worker)
+      await update(worker)
+    })
+  }
+  const lease: Contender = (workers, ms) =>
+    throughput(workers, ms, async (worker) => {
+      const held = await fencepost.acquire(`bench-${worker}`)
+      await held.release()
+    })
+
+  const held = await fencepost.acquire('bench-fence')
+  const write = 'update floor set value = value + 1 where id = $1'
+  const plain: Contender = (workers, ms) => {
+    const pool = shared.of(workers)
+    return throughput(workers, ms, async (worker) => {
+      const client = await pool.connect()
+      await client.query('begin')
+      await client.query({ name: 'write', text: write, values: [worker] })
+      await client.query('commit')
+      client.release()
+    })
+  }
+  const fenced: Contender = (workers, ms) => {
+    const pool = shared.of(workers)
+    return throughput(workers, ms, (worker) =>
+      held.transaction(pool, (client) => client.query({ name: 'write', text: write, values: [worker] })),
+    )
+  }
+
+  const results: Record<string, Comparison[]> = { lease: [], fence: [] }
+  console.log(`${rounds} rounds of ${forMs} ms each, A B A B …; ratio: median (lowest … highest)\n`)
+  for (const [name, floor, contender, counts] of [
+    ['lease', twoUpdates, lease, [1, 8, 64, 512]],
+    ['fence', plain, fenced, [1, 8, 64]],
+  ] as const) {
+    for (const workers of counts) {
+      const result = await compare(floor, contender, workers, rounds, forMs)
+      results[name]!.push(result)
+      const { median, min, max } = result.ratio
+      console.log(
+        `${name.padEnd(6)} ${String(workers).padStart(4)} workers  ${median.toFixed(2)} (${min.toFixed(2)} … ${max.toFixed(2)})` +
+          `  floor ${result.floorPerSecond}/s`,
+      )
+    }
+  }
+  if (options.json !== undefined) await writeFile(options.json, `${JSON.stringify(results, undefined, 2)}\n`)
+  await fencepost.close()
+  await shared.end()
+} finally {
+  await server.stop('fast')
+  await rm(directory, { recursive: true, force: true })
+}
