@@ -5,7 +5,7 @@ export {
   type LeaseOptions,
   type OpenOptions,
 } from './fencepost.ts'
-export { Lease } from './lease.ts'
+export { Lease } from './fence/lease.ts'
 export type { LeaseEvents, LeaseState, ReleaseOutcome } from './lease/held-lease.ts'
 export type { LeaseInfo } from './lease/lease-list.ts'
 export type { Term, Token } from './lease/term.ts'

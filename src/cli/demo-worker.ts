@@ -2,7 +2,7 @@ import { Pool } from 'pg'
 import { FencepostError } from '../errors.ts'
 import { fencedTransaction } from '../fence/fenced-transaction.ts'
 import { Fencepost } from '../fencepost.ts'
-import type { Lease } from '../lease.ts'
+import type { Lease } from '../fence/lease.ts'
 
 /** What the demo tells one of its two processes to do. */
 export type DemoOrder =

@@ -1,4 +1,4 @@
-import type { Lease } from '../lease.ts'
+import type { Lease } from '../fence/lease.ts'
 import { ProcessGroup } from './process-group.ts'
 import type { SignalGuard } from './signal-guard.ts'
 

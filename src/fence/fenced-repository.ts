@@ -9,9 +9,17 @@ import type {
   Updateable,
 } from 'kysely'
 import { sqlStateOf } from '../database/failure.ts'
-import { DatabaseError, InvalidArgumentError, SequenceMismatchError } from '../errors.ts'
-import { fenceStatement, type Fence } from './fence.ts'
+import { DatabaseError, SequenceMismatchError } from '../errors.ts'
+import type { Fence } from './fence.ts'
 import type { FencedTransaction } from './fenced-transaction.ts'
+import {
+  type AnyTable,
+  type Condition,
+  type Guard,
+  GuardedTable,
+  fenceCall,
+  guardColumn,
+} from './guarded-table.ts'
 import { repositoryFailure } from './repository-failure.ts'
 
 /** The name of a table's key: one column or several. */
@@ -48,15 +56,6 @@ type FenceColumnOption<F> = [F] extends [never]
     ? { readonly fenceColumn?: F | undefined }
     : { readonly fenceColumn: F }
 
-/** A table as the builders see it here: the caller's types are checked at the door, its real name is passed on. */
-interface AnyTable {
-  guarded: Record<string, unknown>
-}
-type AnyBuilder = ExpressionBuilder<AnyTable, 'guarded'>
-
-/** The marker column of a guarded RETURNING. Without an underscore, so that no naming plugin changes it. */
-const guardColumn = 'fencepostguard'
-
 /**
  * Reads and guarded writes of one table. Every write takes a fence: a lease or a fenced transaction; there is no other
  * write method. It stamps the row with the token, and refuses, with `StaleTermError`, a row that a newer term has
@@ -91,29 +90,21 @@ export class FencedRepository<
   /** The caller's own Kysely: borrowed, never destroyed. */
   protected readonly db: Kysely<DB>
   readonly #rows: Kysely<AnyTable>
-  readonly #table: 'guarded'
-  readonly #key: readonly string[]
-  readonly #fenceColumn: string
-  readonly #isOnce: boolean
+  readonly #table: GuardedTable
   readonly #sequence: string
 
   constructor(db: Kysely<DB>, table: TB, options: RepositoryOptions<K> & FenceColumnOption<F>) {
     const key: readonly string[] = typeof options.key === 'string' ? [options.key] : options.key
-    if (key.length === 0)
-      throw new InvalidArgumentError('key', options.key, 'key must name at least one column')
     this.db = db
     this.#rows = db as unknown as Kysely<AnyTable>
-    this.#table = table as string as 'guarded'
-    this.#key = key
-    this.#fenceColumn = options.fenceColumn ?? 'fence_token'
-    this.#isOnce = options.once ?? false
+    this.#table = new GuardedTable(table, key, options.fenceColumn ?? 'fence_token', options.once ?? false)
     this.#sequence = options.sequence ?? 'default'
   }
 
   /** The row, or undefined. A read needs no fence; pass a transaction to read inside it. */
   async find(key: RowKey<DB, TB, K>, tx?: Transaction<DB>): Promise<Selectable<DB[TB]> | undefined> {
     const rows = this.#within(tx)
-    const query = rows.selectFrom(this.#table).selectAll().where(this.#matches(key))
+    const query = rows.selectFrom(this.#table.name).selectAll().where(this.#table.keyIs(key))
     return (await this.#ask(undefined, () => query.executeTakeFirst())) as Selectable<DB[TB]> | undefined
   }
 
@@ -122,7 +113,11 @@ export class FencedRepository<
     tx: FencedTransaction<DB>,
     key: RowKey<DB, TB, K>,
   ): Promise<Selectable<DB[TB]> | undefined> {
-    const query = this.#within(tx).selectFrom(this.#table).selectAll().where(this.#matches(key)).forUpdate()
+    const query = this.#within(tx)
+      .selectFrom(this.#table.name)
+      .selectAll()
+      .where(this.#table.keyIs(key))
+      .forUpdate()
     return (await this.#ask(tx, () => query.executeTakeFirst())) as Selectable<DB[TB]> | undefined
   }
 
@@ -139,10 +134,7 @@ export class FencedRepository<
   ): Promise<Selectable<DB[TB]>[]> {
     const guard = this.#guard(fence)
     if (rows.length === 0) return []
-    const query = guard.rows
-      .insertInto(this.#table)
-      .values((eb) => rows.map((row, index) => this.#stamped(eb, row, guard, index === 0)))
-      .returningAll()
+    const query = this.#table.insert(guard, rows).returningAll()
     return (await this.#ask(fence, () => query.execute())) as Selectable<DB[TB]>[]
   }
 
@@ -153,7 +145,7 @@ export class FencedRepository<
     patch: Patch<DB, TB, F>,
   ): Promise<Selectable<DB[TB]> | undefined> {
     const guard = this.#guard(fence)
-    const query = this.#updating(guard, patch).where(this.#matches(key)).returningAll()
+    const query = this.#table.update(guard, patch).where(this.#table.keyIs(key)).returningAll()
     const row = await this.#ask(fence, () => query.executeTakeFirst())
     if (row === undefined) await this.#checkFence(fence, guard)
     return row as Selectable<DB[TB]> | undefined
@@ -166,9 +158,7 @@ export class FencedRepository<
     patch: Patch<DB, TB, F>,
   ): Promise<number> {
     const guard = this.#guard(fence)
-    const query = this.#updating(guard, patch).where(
-      where as unknown as (eb: AnyBuilder) => Expression<SqlBool>,
-    )
+    const query = this.#table.update(guard, patch).where(where as unknown as Condition)
     // Not execute(): that takes a count which the driver did not give for none.
     const result = await this.#ask(fence, () => guard.rows.executeQuery(query))
     return this.#count(result.numAffectedRows, fence, guard)
@@ -180,19 +170,7 @@ export class FencedRepository<
    */
   async upsert(fence: Fence | FencedTransaction<DB>, row: NewRow<DB, TB, F>): Promise<Selectable<DB[TB]>> {
     const guard = this.#guard(fence)
-    const changed = Object.entries(row)
-      .filter(([column, value]) => value !== undefined && !this.#key.includes(column))
-      .map(([column]) => column)
-    const query = guard.rows
-      .insertInto(this.#table)
-      .values((eb) => this.#stamped(eb, row, guard, true))
-      .onConflict((conflict) =>
-        conflict.columns([...this.#key]).doUpdateSet((eb) => ({
-          ...Object.fromEntries(changed.map((column) => [column, eb.ref(`excluded.${column}`)])),
-          [this.#fenceColumn]: this.#guardedToken(eb, guard),
-        })),
-      )
-      .returningAll()
+    const query = this.#table.upsert(guard, row).returningAll()
     return this.#inserted(await this.#ask(fence, () => query.executeTakeFirst()))
   }
 
@@ -202,7 +180,7 @@ export class FencedRepository<
     key: RowKey<DB, TB, K>,
   ): Promise<Selectable<DB[TB]> | undefined> {
     const guard = this.#guard(fence)
-    const query = this.#deleting(guard).where(this.#matches(key)).returningAll()
+    const query = this.#table.delete(guard).where(this.#table.keyIs(key)).returningAll()
     const row = await this.#ask(fence, () => query.executeTakeFirst())
     if (row === undefined) {
       await this.#checkFence(fence, guard)
@@ -218,7 +196,7 @@ export class FencedRepository<
     where: (eb: ExpressionBuilder<DB, TB>) => Expression<SqlBool>,
   ): Promise<number> {
     const guard = this.#guard(fence)
-    const query = this.#deleting(guard).where(where as unknown as (eb: AnyBuilder) => Expression<SqlBool>)
+    const query = this.#table.delete(guard).where(where as unknown as Condition)
     // The guard stands in RETURNING, so the rows that come back are the count.
     const rows = await this.#ask(fence, () => query.execute())
     return this.#count(BigInt(rows.length), fence, guard)
@@ -228,7 +206,7 @@ export class FencedRepository<
     if (row !== undefined) return row as Selectable<DB[TB]>
     throw new DatabaseError(
       'QUERY_FAILED',
-      `the database took the row for "${this.#table}" and returned none: a trigger or rule has swallowed it`,
+      `the database took the row for "${this.#table.name}" and returned none: a trigger or rule has swallowed it`,
       { cause: undefined },
     )
   }
@@ -244,92 +222,14 @@ export class FencedRepository<
     }
     fence.assertHeld?.()
     const isInline = !isFencedTransaction(fence)
-    return {
-      fence,
-      token: term.token.toString(),
-      isInline,
-      rows: isInline ? this.#rows : this.#within(fence),
-    }
-  }
-
-  /**
-   * The value of the fence column in a guarded write: the token, unless the row carries a newer stamp. It stands where
-   * only rows that are being written are evaluated, in their latest version, so one statement tells the three
-   * outcomes apart, and no row outside the caller's condition can be taken for a stale one.
-   */
-  #guardedToken(eb: AnyBuilder, guard: Guard) {
-    // A column that lets nulls in has rows that no term has written.
-    const stamp = eb.fn.coalesce(eb.ref(`${this.#table}.${this.#fenceColumn}` as 'guarded.fence'), eb.lit(0))
-    return eb
-      .case()
-      .when(stamp, this.#isOnce ? '<' : '<=', eb.val(guard.token))
-      .then(eb.cast(eb.val(guard.token), 'bigint'))
-      .else(
-        eb.fn('fencepost.refuse_stale', [
-          eb.val(guard.fence.term.lease),
-          eb.cast(eb.val(guard.token), 'bigint'),
-          eb.cast(stamp, 'bigint'),
-        ]),
-      )
-      .end()
-  }
-
-  #updating(guard: Guard, patch: object) {
-    this.#assertNotFenceColumn(patch)
-    return guard.rows
-      .updateTable(this.#table)
-      .set((eb) => ({ ...patch, [this.#fenceColumn]: this.#guardedToken(eb, guard) }))
-      .$if(guard.isInline, (query) => query.where(fenceHolds(guard)))
-  }
-
-  #deleting(guard: Guard) {
-    return guard.rows
-      .deleteFrom(this.#table)
-      .returning((eb) => this.#guardedToken(eb, guard).as(guardColumn))
-      .$if(guard.isInline, (query) => query.where(fenceHolds(guard)))
-  }
-
-  /** The fence is called in the first row of an INSERT alone: once is enough for a statement. */
-  #stamped(eb: AnyBuilder, row: object, guard: Guard, isFirst: boolean): Record<string, unknown> {
-    this.#assertNotFenceColumn(row)
-    const stamp = guard.isInline && isFirst ? fenceCall(guard) : eb.cast(eb.val(guard.token), 'bigint')
-    return { ...row, [this.#fenceColumn]: stamp }
-  }
-
-  #assertNotFenceColumn(values: object): void {
-    if (this.#fenceColumn in values) {
-      throw new InvalidArgumentError(
-        this.#fenceColumn,
-        (values as Record<string, unknown>)[this.#fenceColumn],
-        `${this.#fenceColumn} is written by the repository: leave it out`,
-      )
-    }
-  }
-
-  #matches(key: unknown): (eb: AnyBuilder) => Expression<SqlBool> {
-    const values: Record<string, unknown> =
-      typeof key === 'object' && key !== null && this.#key.every((column) => column in key)
-        ? (key as Record<string, unknown>)
-        : this.#key.length === 1
-          ? { [this.#key[0]!]: key }
-          : {}
-    const missing = this.#key.find((column) => values[column] === undefined || values[column] === null)
-    if (missing !== undefined) {
-      throw new InvalidArgumentError(
-        'key',
-        key,
-        `key must have a value for column "${missing}" of "${this.#table}"`,
-      )
-    }
-    return (eb) =>
-      eb.and(this.#key.map((column) => eb(`${this.#table}.${column}` as 'guarded.key', '=', values[column])))
+    return { fence, isInline, rows: isInline ? this.#rows : this.#within(fence) }
   }
 
   async #count(count: unknown, fence: Fence | FencedTransaction<DB>, guard: Guard): Promise<number> {
     if (typeof count !== 'bigint') {
       throw new DatabaseError(
         'QUERY_FAILED',
-        `the driver did not say how many rows of "${this.#table}" were written`,
+        `the driver did not say how many rows of "${this.#table.name}" were written`,
         {
           cause: undefined,
         },
@@ -352,45 +252,16 @@ export class FencedRepository<
       throw repositoryFailure(error, {
         term: fence?.term,
         isInline: fence !== undefined && !isFencedTransaction(fence),
-        table: this.#table,
-        fenceColumn: this.#fenceColumn,
+        table: this.#table.name,
+        fenceColumn: this.#table.fenceColumn,
         sqlState: sqlStateOf(error),
-        compiledFenceColumn: () => this.#rows.selectFrom(this.#table).select(this.#fenceColumn).compile().sql,
+        compiledFenceColumn: () =>
+          this.#rows.selectFrom(this.#table.name).select(this.#table.fenceColumn).compile().sql,
       })
     }
   }
 }
 
-interface Guard {
-  readonly fence: Fence
-  readonly token: string
-  /** The statement carries the fence itself, because it is a transaction of its own. */
-  readonly isInline: boolean
-  readonly rows: Kysely<AnyTable>
-}
-
 function isFencedTransaction(fence: object): boolean {
   return 'isTransaction' in fence && fence.isTransaction === true
-}
-
-/**
- * The fence as a condition that depends on no row: PostgreSQL evaluates it once, before it looks at the first row, and
- * also when no row matches. So nothing that a statement sets off, such as a trigger, can come before it.
- */
-function fenceHolds(guard: Guard): (eb: AnyBuilder) => Expression<SqlBool> {
-  return (eb) => eb(fenceCall(guard), 'is not', null)
-}
-
-/** The fence as a sub-query. */
-function fenceCall(guard: Guard) {
-  const [lease, token, holderId] = fenceStatement(guard.fence.term).values
-  return guard.rows.selectNoFrom((eb) =>
-    eb
-      .fn<string>('fencepost.fence', [
-        eb.cast(eb.val(lease), 'text'),
-        eb.cast(eb.val(token), 'bigint'),
-        eb.cast(eb.val(holderId), 'uuid'),
-      ])
-      .as('token'),
-  )
 }

@@ -8,13 +8,13 @@ import {
   fenceClient,
   fenceEnvironment,
   fenceStatement,
-} from './fence/fence.ts'
+} from './fence.ts'
 import {
   type FencedTransaction,
   type FencedTransactionOptions,
   fencedTransaction,
-} from './fence/fenced-transaction.ts'
-import { HeldLease } from './lease/held-lease.ts'
+} from './fenced-transaction.ts'
+import { HeldLease } from '../lease/held-lease.ts'
 
 /**
  * A lease held by this process: one term of it, with the fence that guards writes under it.
