@@ -1,5 +1,4 @@
 import Table from 'cli-table3'
-import { formatMs } from '../duration.ts'
 import { Fencepost } from '../fencepost.ts'
 import type { LeaseInfo } from '../lease/lease-list.ts'
 import { type DatabaseOptions, databaseUrl } from './database-url.ts'
@@ -58,7 +57,7 @@ function asTable(leases: readonly LeaseInfo[]): string {
       lease.state,
       lease.holder ?? '',
       lease.since?.toISOString() ?? '',
-      lease.remainingMs === undefined ? '' : formatMs(Math.round(lease.remainingMs / 100) * 100),
+      lease.remainingMs === undefined ? '' : `${(lease.remainingMs / 1000).toFixed(1)}s`,
     ])
   }
   return table

@@ -409,6 +409,18 @@ describe('stricter sessions', () => {
     }
   })
 
+  test('an expiry is noticed inside one long transaction', async () => {
+    const session = await database.session()
+    const holder = await SqlHolder.join(database.pool)
+    await holder.take('inside')
+    await session.query('begin')
+    const taker = await SqlHolder.join(session)
+    expect((await taker.acquire('inside'))[0]).toMatchObject({ token: null, reason: 'held' })
+    await holder.expire()
+    expect((await taker.acquire('inside'))[0]!.token).not.toBeNull()
+    await session.query('commit')
+  })
+
   test('expiry is counted from the moment, not from the start of a long transaction', async () => {
     const session = await database.session()
     await session.query('begin')
@@ -443,6 +455,9 @@ describe('the view fencepost.leases', () => {
     const next = await SqlHolder.join(database.pool)
     const newer = await next.take('viewed')
     await next.release('viewed', newer)
+    expect(await state()).toBe('free')
+    await next.take('viewed')
+    await next.end()
     expect(await state()).toBe('free')
   })
 

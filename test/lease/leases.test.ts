@@ -261,6 +261,19 @@ describe('a lost lease', () => {
   })
 })
 
+test('a grant whose answer comes after the trust has ended is not handed out as held', async () => {
+  const fencepost = await database.open()
+  const warm = await fencepost.acquire(uniqueName(), { ttl: '200ms' })
+  const acquiring = fencepost.acquire(uniqueName(), { ttl: '200ms', wait: '20s' })
+  // The request leaves, and its answer waits behind the blocked loop.
+  await new Promise((resolve) => setImmediate(resolve))
+  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 400)
+  const lease = await acquiring
+  expect(lease.isHeld).toBe(true)
+  expect(lease.term.holderId).not.toBe(warm.term.holderId)
+  expect(warm.state).toBe('lost')
+})
+
 test('a lease lost by a blocked event loop and released in the same tick is lost, and says so', async () => {
   const fencepost = await database.open()
   const lease = await fencepost.acquire(uniqueName(), { ttl: '200ms' })
