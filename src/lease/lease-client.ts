@@ -228,12 +228,12 @@ export class LeaseClient<L extends HeldLease> {
     const ask = async (): Promise<void> => {
       try {
         const answer = await seat.releases.add(term)
-        if (answer === 'released') {
+        // While our holder lives nobody else can have freed it: an earlier request did, and its answer was lost.
+        if (answer === 'released' || (answer === 'not_held' && isUnsure && seat.holder.isAlive)) {
           seat.givenBack.set(term.lease, { term, atMs: clock.monotonicMs() })
           return resolve('released')
         }
-        // While our holder lives nobody else can have freed it: an earlier request did, and its answer was lost.
-        if (answer === 'not_held') return resolve(isUnsure && seat.holder.isAlive ? 'released' : 'not-held')
+        if (answer === 'not_held') return resolve('not-held')
       } catch (error) {
         isUnsure = true
         this.#options.logger.debug(

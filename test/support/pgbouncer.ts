@@ -33,11 +33,12 @@ export class PgBouncer {
     // PgBouncer refuses to run as root, and gives its privileges up before it reads these.
     await chmod(directory, 0o755)
     const port = await freePort()
+    const password = target.password === '' ? '' : ` password=${decodeURIComponent(target.password)}`
     const ini = join(directory, 'pgbouncer.ini')
     await writeFile(
       ini,
       `[databases]
-* = host=${target.hostname} port=${target.port || 5432} user=${target.username} password=${decodeURIComponent(target.password)}
+* = host=${target.hostname} port=${target.port || 5432} user=${target.username}${password}
 [pgbouncer]
 listen_addr = 127.0.0.1
 listen_port = ${port}
