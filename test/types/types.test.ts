@@ -1,5 +1,5 @@
 import { execFile } from 'node:child_process'
-import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
+import { mkdtemp, readFile, readdir, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
@@ -19,6 +19,53 @@ async function errorsIn(file: string): Promise<string[]> {
   )
   return output.split('\n').filter((line) => line.includes('must-not-compile.ts('))
 }
+
+/** The examples of all docstrings, each as a function of its own with what a reader would have at hand. */
+async function examples(): Promise<string[]> {
+  const found: string[] = []
+  const src = fileURLToPath(new URL('../../src/', import.meta.url))
+  for (const entry of await readdir(src, { recursive: true, withFileTypes: true })) {
+    if (!entry.name.endsWith('.ts')) continue
+    const source = await readFile(join(entry.parentPath, entry.name), 'utf8')
+    for (const [, block] of source.matchAll(/@example\s*\n\s*\* ```ts\n([^]*?)\n\s*\* ```/g)) {
+      found.push(block!.replaceAll(/^\s*\* ?/gm, ''))
+    }
+  }
+  return found
+}
+
+const atHand = `import type { Generated, Kysely } from 'kysely'
+import type { Client } from 'pg'
+import type * as api from '../../../src/index.ts'
+interface Database { accounts: { id: number; status: string; fence_token: Generated<string> } }
+declare const db: Kysely<Database>
+declare const client: Client
+declare const fencepost: api.Fencepost
+declare const lease: api.Lease
+export {}
+`
+
+test('the examples of the docstrings compile', async () => {
+  const directory = await mkdtemp(join(here, 'tmp-'))
+  try {
+    const all = await examples()
+    expect(all.length).toBeGreaterThanOrEqual(5)
+    const imports = new Set<string>()
+    const bodies = all.map((example, index) => {
+      const body = example.replaceAll(/^import .*$/gm, (line) => (imports.add(line), ''))
+      return `export async function example${index}(): Promise<void> {\n${body}\n}`
+    })
+    const source = [...imports, atHand, ...bodies]
+      .join('\n')
+      .replaceAll("'fencepost'", "'../../../src/index.ts'")
+    const file = join(directory, 'must-not-compile.ts')
+    await writeFile(file, source)
+    // Settings of this project that examples need not keep: unused names, and index signatures read with a dot.
+    expect((await errorsIn(file)).filter((error) => !/TS(6133|6192|6196|2300|4111)/.test(error))).toEqual([])
+  } finally {
+    await rm(directory, { recursive: true })
+  }
+})
 
 test('what must not compile does not, and what must does', async () => {
   const directory = await mkdtemp(join(here, 'tmp-'))
