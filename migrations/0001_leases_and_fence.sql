@@ -64,6 +64,20 @@ create table fencepost.lease (
 create function fencepost.schema_version() returns integer
 language sql immutable parallel safe as 'select 1';
 
+-- Makes the answer of the calling function trustworthy, whatever the session's settings: its commit waits for the disk,
+-- and a cancelled wait for a synchronous standby, which PostgreSQL reports as a warning only, reaches the client.
+create function fencepost.be_certain() returns void
+language plpgsql
+set search_path = fencepost, pg_temp as $$
+begin
+  if current_setting('synchronous_commit') in ('off', 'local') then
+    perform set_config('synchronous_commit', 'on', true);
+  end if;
+  if current_setting('client_min_messages') = 'error' then
+    perform set_config('client_min_messages', 'warning', true);
+  end if;
+end $$;
+
 -- Joins as a holder that lives for p_ttl_ms unless it beats. Sweeps a few holders that ended long ago.
 -- Commits without waiting for the disk: a grant's own flush makes the join durable before anything relies on it.
 create function fencepost.join_holder(
@@ -95,9 +109,7 @@ set search_path = fencepost, pg_temp
 set plan_cache_mode = force_generic_plan as $$
 begin
   -- A heartbeat that was answered must survive a crash, or another holder could be granted a lease that is trusted.
-  if current_setting('synchronous_commit') in ('off', 'local') then
-    perform set_config('synchronous_commit', 'on', true);
-  end if;
+  perform be_certain();
   update holder set expires_at = clock_timestamp() + ttl
    where id = p_id and ended_at is null;
   return found;
@@ -231,10 +243,8 @@ begin
 
   v_count := coalesce(cardinality(v_free), 0);
   if v_count > 0 then
-    -- A grant that was answered must survive a crash, whatever the session's setting.
-    if current_setting('synchronous_commit') in ('off', 'local') then
-      perform set_config('synchronous_commit', 'on', true);
-    end if;
+    -- A grant that was answered must survive a crash.
+    perform be_certain();
     loop
       update token_sequence s set last_token = s.last_token + v_count
        where s.name = p_sequence
@@ -322,18 +332,23 @@ language plpgsql security definer
 set search_path = fencepost, pg_temp as $$
 begin
   -- The full lock waits for such an attempt if it is just committing (it holds the row FOR KEY SHARE).
+  perform be_certain();
   perform from holder where id = p_holder for update;
   update holder set voided_attempt = p_attempt where id = p_holder and voided_attempt < p_attempt;
 end $$;
 
--- The second one: what void attempts did grant among p_names is given back. The attempt is compared, so that a call that
--- arrives late cannot free the grant of a later attempt.
-create function fencepost.give_back(p_holder uuid, p_attempt bigint, p_names text[]) returns void
-language sql security definer
+-- The second one: what void attempts did grant is given back. Each name comes with its own last void attempt, so that a
+-- call that arrives late, or one for several attempts, cannot free the grant of a later one.
+create function fencepost.give_back(p_holder uuid, p_names text[], p_attempts bigint[]) returns void
+language plpgsql security definer
 set search_path = fencepost, pg_temp as $$
-  update lease set holder_id = null
-   where name = any (p_names) and holder_id = p_holder and attempt <= p_attempt
-$$;
+begin
+  -- The client forgets the attempt when this is answered, so the answer must survive a crash.
+  perform be_certain();
+  update lease l set holder_id = null
+    from unnest(p_names, p_attempts) v (name, attempt)
+   where l.name = v.name and l.holder_id = p_holder and l.attempt <= v.attempt;
+end $$;
 
 -- The fence. Call it first in a transaction, before any other statement and outside any savepoint.
 -- It returns the token, or raises: FP001 the term is stale, FP002 the holder has expired or the term's hard end has
@@ -379,6 +394,10 @@ begin
     raise exception 'the holder of lease "%" (token %) has expired', p_name, p_token using errcode = 'FP002';
   end if;
 
+  -- A commit in doubt must not look like a commit.
+  if current_setting('client_min_messages') = 'error' then
+    perform set_config('client_min_messages', 'warning', true);
+  end if;
   perform set_config('fencepost.fence', p_token || ':' || p_holder || ':' || p_name, true);
 
   -- A holder that is paused inside the transaction is cut off, and the lease moves on. The caller's own stricter
@@ -504,6 +523,8 @@ revoke all on all functions in schema fencepost from public;
 -- A live holder trusts its leases for up to a TTL, and nobody could keep others from being granted them meanwhile.
 do $$
 begin
+  -- First the lock: a program that joins after the look would be one that nobody has seen.
+  lock table fencepost.lease, fencepost.holder in access exclusive mode;
   if exists (select from fencepost.holder where ended_at is null and expires_at > clock_timestamp()) then
     raise exception 'leases are in use: stop the programs that use them, or wait until their holders have expired'
       using errcode = '55006';
@@ -516,7 +537,7 @@ drop function fencepost.purge(interval);
 drop function fencepost.raise_token_floor(text, bigint);
 drop function fencepost.refuse_stale(text, bigint, bigint);
 drop function fencepost.fence(text, bigint, uuid, bigint, bigint);
-drop function fencepost.give_back(uuid, bigint, text[]);
+drop function fencepost.give_back(uuid, text[], bigint[]);
 drop function fencepost.void_attempts(uuid, bigint);
 drop function fencepost.release(text[], bigint[], uuid);
 drop function fencepost.acquire(text[], uuid, bigint, text);
@@ -525,6 +546,7 @@ drop function fencepost.fence_key(text);
 drop function fencepost.end_holder(uuid);
 drop function fencepost.beat(uuid);
 drop function fencepost.join_holder(uuid, text, text, integer, jsonb, bigint);
+drop function fencepost.be_certain();
 drop function fencepost.schema_version();
 drop table fencepost.lease;
 drop table fencepost.holder;

@@ -8,11 +8,12 @@ import { schemaGreeting } from './database/schema.ts'
 import { type Duration, durationMs } from './duration.ts'
 import { FencepostError, InvalidArgumentError, LeaseLostError } from './errors.ts'
 import { Lease } from './fence/lease.ts'
+import type { ReleaseOutcome } from './lease/held-lease.ts'
 import { type AcquireRequest, LeaseClient } from './lease/lease-client.ts'
 import { type LeaseInfo, listLeases, readLeaseInfo } from './lease/lease-list.ts'
 import { checkName } from './lease/name.ts'
 import { Protocol } from './lease/protocol.ts'
-import { type Logger, silent } from './logger.ts'
+import { type Logger, harmless, silent } from './logger.ts'
 
 /** Where the leases live. */
 export interface ConnectOptions {
@@ -55,8 +56,8 @@ const dayMs = 86_400_000
 const yearMs = 366 * dayMs
 
 /**
- * What a service opens once: it joins a PostgreSQL database as a participant, takes leases and keeps them alive over two
- * connections of its own.
+ * What a service opens once: it joins a PostgreSQL database as a participant, takes leases and keeps them alive over
+ * connections of its own: one for grants, and one for the heartbeats of each TTL in use.
  *
  * @example
  * ```ts
@@ -71,7 +72,7 @@ const yearMs = 366 * dayMs
  */
 export class Fencepost implements AsyncDisposable {
   readonly #protocol: Protocol
-  readonly #connections: readonly Connection[]
+  readonly #grants: Connection
   readonly #connect: (applicationName: string) => Connection
   readonly #timeoutMs: number
   readonly #leases: LeaseClient<Lease>
@@ -86,7 +87,8 @@ export class Fencepost implements AsyncDisposable {
       minMs: 100,
       maxMs: 300_000,
     })
-    const { label = `${hostname()}:${process.pid}`, meta = {}, logger = silent } = options
+    const { label = `${hostname()}:${process.pid}`, meta = {} } = options
+    const logger = options.logger === undefined ? silent : harmless(options.logger)
     const identity = {
       label: checkName('label', label),
       host: hostname(),
@@ -97,15 +99,14 @@ export class Fencepost implements AsyncDisposable {
     const clock = systemClock
     this.#connect = (applicationName) =>
       new Connection({ config, applicationName, clock, logger }, schemaGreeting)
-    const beats = this.#connect('fencepost beats')
-    const grants = this.#connect('fencepost')
-    this.#connections = [beats, grants]
-    this.#protocol = new Protocol(beats, grants, clock, this.#timeoutMs)
+    this.#grants = this.#connect('fencepost')
+    this.#protocol = new Protocol(this.#grants, clock, this.#timeoutMs)
     this.#leases = new LeaseClient({
       protocol: this.#protocol,
       clock,
       logger,
       identity,
+      connectBeats: () => this.#connect('fencepost beats'),
       createLease: (held) => new Lease(held),
     })
   }
@@ -171,13 +172,16 @@ export class Fencepost implements AsyncDisposable {
     const lease = await this.acquire(name, options)
     let isLost: boolean
     let result: T
+    let outcome: ReleaseOutcome | undefined
     try {
       result = await work(lease)
       isLost = lease.state === 'lost'
     } finally {
-      await lease.release()
+      outcome = await lease.release()
     }
-    if (isLost) throw lease.signal.reason ?? new LeaseLostError(lease.name, lease.token, 'expired')
+    // "not-held" is how a loss comes out that no heartbeat has met yet.
+    if (isLost || outcome === 'not-held')
+      throw lease.signal.reason ?? new LeaseLostError(lease.name, lease.token, 'ended')
     return result
   }
 
@@ -210,7 +214,7 @@ export class Fencepost implements AsyncDisposable {
 
   async #close(): Promise<void> {
     await this.#leases.close(closedError())
-    await Promise.all(this.#connections.map((connection) => connection.close()))
+    await this.#grants.close()
   }
 
   /** What may take long runs on a connection of its own, so that no grant queues behind it. */

@@ -49,6 +49,11 @@ export class Connection {
     this.#greeting = greeting
   }
 
+  /** Whether the next request finds a session, as far as is known. */
+  get isOpen(): boolean {
+    return this.#session?.isUsable === true
+  }
+
   /** @throws RequestFailure */
   async query(request: Request): Promise<TextRow[]> {
     const due = this.#options.clock.monotonicMs() + request.timeoutMs
@@ -89,7 +94,7 @@ export class Connection {
   }
 
   async #open(due: number): Promise<Session> {
-    if (this.#session?.isUsable === true) return this.#session
+    if (this.#session !== undefined && this.isOpen) return this.#session
     const session = newSession(this.#options)
     try {
       await session.connect(this.#leftMs(due), this.#greeting)
@@ -125,6 +130,14 @@ export class Connection {
   }
 }
 
+/**
+ * A wait for a synchronous standby that was cancelled is answered with success and a warning. Its SQLSTATE is that of
+ * every warning; the name of the routine is not translated.
+ */
+export function isStandbyWarning(notice: { readonly routine?: string | undefined }): boolean {
+  return notice.routine === 'SyncRepWaitForLSN'
+}
+
 /** Settings that `pg` cannot use, such as a certificate file that is not there, are noticed here. */
 function newSession(options: ConnectionOptions): Session {
   try {
@@ -158,9 +171,8 @@ class Session {
     this.#client.on('end', () => {
       this.#ended = true
     })
-    // A cancelled wait for a synchronous standby is answered with success and this warning.
     this.#client.on('notice', (notice) => {
-      if (notice.code === '01000') this.#warned = true
+      if (isStandbyWarning(notice)) this.#warned = true
     })
   }
 

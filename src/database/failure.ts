@@ -54,7 +54,8 @@ export function isTransient(failure: RequestFailure): boolean {
   const { sqlState } = failure
   if (sqlState === undefined) return true
   // FP004: the attempt was given up by its sender, who therefore makes another.
-  if (sqlState === 'FP004' || sqlState === '25006') return true
+  // 0A000: a plan kept from before an upgrade of the schema; the next session has none.
+  if (sqlState === 'FP004' || sqlState === '25006' || sqlState === '0A000') return true
   return isRetryable(sqlState) || isConnectionState(sqlState) || sqlState.startsWith('53')
 }
 

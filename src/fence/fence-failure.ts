@@ -63,14 +63,7 @@ export function transactionFailure(
         `begin a fenced transaction under lease "${term.lease}"`,
       )
     case 'working':
-      return isCutOff(error, isConnectionLost)
-        ? new DatabaseError(
-            'TRANSACTION_CUT_OFF',
-            `the fenced transaction under lease "${term.lease}" was cut off (${messageOf(error)}): it was silent for ` +
-              'longer than its idle timeout, or the connection was lost. Nothing was written.',
-            { cause: error, sqlState },
-          )
-        : error
+      return isCutOff(error, isConnectionLost) ? cutOff(term, error) : error
     case 'committing':
       return commitFailure(error, term)
   }
@@ -107,6 +100,16 @@ export function abortedTransaction(term: Term, cause?: unknown): DatabaseError {
     `the fenced transaction under lease "${term.lease}" was rolled back: a statement in it failed and the error was ` +
       'caught. Nothing was written. Let the error out of the callback, or use a savepoint.',
     { cause },
+  )
+}
+
+/** The session ended before COMMIT was sent. */
+export function cutOff(term: Term, cause: unknown): DatabaseError {
+  return new DatabaseError(
+    'TRANSACTION_CUT_OFF',
+    `the fenced transaction under lease "${term.lease}" was cut off (${messageOf(cause)}): it was silent for longer than ` +
+      'its idle timeout, or the connection was lost. Nothing was written.',
+    { cause, sqlState: sqlStateOf(cause) },
   )
 }
 

@@ -121,7 +121,8 @@ export function inheritedFence(env: Readonly<Record<string, string | undefined>>
     if (value === undefined || !form.test(value)) {
       throw new InvalidArgumentError(
         name,
-        value,
+        // A malformed secret is still one.
+        undefined,
         `${name} is ${value === undefined ? 'not set' : 'malformed'}: run this program under "fencepost run LEASE -- …"`,
       )
     }

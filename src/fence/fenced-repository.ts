@@ -8,8 +8,8 @@ import type {
   Transaction,
   Updateable,
 } from 'kysely'
-import { sqlStateOf } from '../database/failure.ts'
-import { DatabaseError, SequenceMismatchError } from '../errors.ts'
+import { DatabaseError, InvalidArgumentError, SequenceMismatchError } from '../errors.ts'
+import type { Term } from '../lease/term.ts'
 import type { Fence } from './fence.ts'
 import type { FencedTransaction } from './fenced-transaction.ts'
 import {
@@ -20,7 +20,7 @@ import {
   fenceCall,
   guardColumn,
 } from './guarded-table.ts'
-import { repositoryFailure } from './repository-failure.ts'
+import { type RepositoryStep, repositoryFailure } from './repository-failure.ts'
 
 /** The name of a table's key: one column or several. */
 type KeyColumn<DB, TB extends keyof DB> = keyof Selectable<DB[TB]> & string
@@ -66,7 +66,10 @@ type FenceColumnOption<F> = [F] extends [never]
  * transaction, it is part of that. The table needs `fence_token bigint not null default 0`.
  *
  * Not guaranteed: stamps are compared in the statement's own row, so a trigger that turns a DELETE into something else
- * and returns null also skips that comparison (not the fence). A deleted row's stamp is gone with the row. A stale term cannot insert it again, because its lease is
+ * and returns null also skips that comparison (not the fence). Neither is made for rows that a foreign key's cascade
+ * changes. With a lease, the fence travels in the statement's own columns and condition: a rule on INSERT that drops the
+ * fence column drops it too, and a BEFORE STATEMENT trigger may run before it: use a fenced transaction on such tables.
+ * A deleted row's stamp is gone with the row. A stale term cannot insert it again, because its lease is
  * checked; under two leases that guard the same rows, or in `once` mode, keep the row and mark it instead.
  *
  * @example
@@ -95,6 +98,13 @@ export class FencedRepository<
 
   constructor(db: Kysely<DB>, table: TB, options: RepositoryOptions<K> & FenceColumnOption<F>) {
     const key: readonly string[] = typeof options.key === 'string' ? [options.key] : options.key
+    if (db.isTransaction) {
+      throw new InvalidArgumentError(
+        'db',
+        db,
+        'db is a transaction: make the repository on the Kysely instance, and pass the fenced transaction to its methods',
+      )
+    }
     this.db = db
     this.#rows = db as unknown as Kysely<AnyTable>
     this.#table = new GuardedTable(table, key, options.fenceColumn ?? 'fence_token', options.once ?? false)
@@ -105,7 +115,9 @@ export class FencedRepository<
   async find(key: RowKey<DB, TB, K>, tx?: Transaction<DB>): Promise<Selectable<DB[TB]> | undefined> {
     const rows = this.#within(tx)
     const query = rows.selectFrom(this.#table.name).selectAll().where(this.#table.keyIs(key))
-    return (await this.#ask(undefined, () => query.executeTakeFirst())) as Selectable<DB[TB]> | undefined
+    return (await this.#ask({ term: undefined, stage: 'reading' }, () => query.executeTakeFirst())) as
+      | Selectable<DB[TB]>
+      | undefined
   }
 
   /** The row, locked against other writers until the transaction ends, or undefined. */
@@ -118,7 +130,9 @@ export class FencedRepository<
       .selectAll()
       .where(this.#table.keyIs(key))
       .forUpdate()
-    return (await this.#ask(tx, () => query.executeTakeFirst())) as Selectable<DB[TB]> | undefined
+    return (await this.#ask({ term: tx.term, stage: 'in transaction' }, () => query.executeTakeFirst())) as
+      | Selectable<DB[TB]>
+      | undefined
   }
 
   /** Inserts a row and returns it as it is then. A duplicate key is the database's error, unchanged. */
@@ -132,10 +146,11 @@ export class FencedRepository<
     fence: Fence | FencedTransaction<DB>,
     rows: readonly NewRow<DB, TB, F>[],
   ): Promise<Selectable<DB[TB]>[]> {
-    const guard = this.#guard(fence)
+    this.#check(fence)
     if (rows.length === 0) return []
-    const query = this.#table.insert(guard, rows).returningAll()
-    return (await this.#ask(fence, () => query.execute())) as Selectable<DB[TB]>[]
+    return (await this.#write(fence, (guard) =>
+      this.#table.insert(guard, rows).returningAll().execute(),
+    )) as Selectable<DB[TB]>[]
   }
 
   /** Changes one row. The row as it is then, or undefined when there is no row of that key. */
@@ -144,10 +159,11 @@ export class FencedRepository<
     key: RowKey<DB, TB, K>,
     patch: Patch<DB, TB, F>,
   ): Promise<Selectable<DB[TB]> | undefined> {
-    const guard = this.#guard(fence)
-    const query = this.#table.update(guard, patch).where(this.#table.keyIs(key)).returningAll()
-    const row = await this.#ask(fence, () => query.executeTakeFirst())
-    if (row === undefined) await this.#checkFence(fence, guard)
+    const keyIs = this.#table.keyIs(key)
+    const row = await this.#write(fence, async (guard) => {
+      const query = this.#table.update(guard, patch).where(keyIs).returningAll()
+      return (await query.executeTakeFirst()) ?? (await checkFence(guard))
+    })
     return row as Selectable<DB[TB]> | undefined
   }
 
@@ -157,11 +173,15 @@ export class FencedRepository<
     where: (eb: ExpressionBuilder<DB, TB>) => Expression<SqlBool>,
     patch: Patch<DB, TB, F>,
   ): Promise<number> {
-    const guard = this.#guard(fence)
-    const query = this.#table.update(guard, patch).where(where as unknown as Condition)
-    // Not execute(): that takes a count which the driver did not give for none.
-    const result = await this.#ask(fence, () => guard.rows.executeQuery(query))
-    return this.#count(result.numAffectedRows, fence, guard)
+    return this.#write(fence, async (guard) => {
+      const query = this.#table.update(guard, patch).where(where as unknown as Condition)
+      // Not execute(): that takes a count which the driver did not give for none.
+      const { numAffectedRows } = await guard.rows.executeQuery(query)
+      if (numAffectedRows === undefined)
+        throw this.#strange('the driver did not say how many rows were written')
+      if (numAffectedRows === 0n) await checkFence(guard)
+      return Number(numAffectedRows)
+    })
   }
 
   /**
@@ -169,9 +189,9 @@ export class FencedRepository<
    * changes is guarded like `update`.
    */
   async upsert(fence: Fence | FencedTransaction<DB>, row: NewRow<DB, TB, F>): Promise<Selectable<DB[TB]>> {
-    const guard = this.#guard(fence)
-    const query = this.#table.upsert(guard, row).returningAll()
-    return this.#inserted(await this.#ask(fence, () => query.executeTakeFirst()))
+    return this.#inserted(
+      await this.#write(fence, (guard) => this.#table.upsert(guard, row).returningAll().executeTakeFirst()),
+    )
   }
 
   /** Deletes one row. The row as it was, or undefined when there is no row of that key. */
@@ -179,13 +199,12 @@ export class FencedRepository<
     fence: Fence | FencedTransaction<DB>,
     key: RowKey<DB, TB, K>,
   ): Promise<Selectable<DB[TB]> | undefined> {
-    const guard = this.#guard(fence)
-    const query = this.#table.delete(guard).where(this.#table.keyIs(key)).returningAll()
-    const row = await this.#ask(fence, () => query.executeTakeFirst())
-    if (row === undefined) {
-      await this.#checkFence(fence, guard)
-      return undefined
-    }
+    const keyIs = this.#table.keyIs(key)
+    const row = await this.#write(fence, async (guard) => {
+      const query = this.#table.delete(guard).where(keyIs).returningAll()
+      return (await query.executeTakeFirst()) ?? (await checkFence(guard))
+    })
+    if (row === undefined) return undefined
     const { [guardColumn]: _, ...deleted } = row as Record<string, unknown>
     return deleted as Selectable<DB[TB]>
   }
@@ -195,71 +214,78 @@ export class FencedRepository<
     fence: Fence | FencedTransaction<DB>,
     where: (eb: ExpressionBuilder<DB, TB>) => Expression<SqlBool>,
   ): Promise<number> {
-    const guard = this.#guard(fence)
-    const query = this.#table.delete(guard).where(where as unknown as Condition)
-    // The guard stands in RETURNING, so the rows that come back are the count.
-    const rows = await this.#ask(fence, () => query.execute())
-    return this.#count(BigInt(rows.length), fence, guard)
+    return this.#write(fence, async (guard) => {
+      // The guard stands in RETURNING, so the rows that come back are the count.
+      const rows = await this.#table
+        .delete(guard)
+        .where(where as unknown as Condition)
+        .execute()
+      if (rows.length === 0) await checkFence(guard)
+      return rows.length
+    })
   }
 
   #inserted(row: unknown): Selectable<DB[TB]> {
     if (row !== undefined) return row as Selectable<DB[TB]>
-    throw new DatabaseError(
-      'QUERY_FAILED',
-      `the database took the row for "${this.#table.name}" and returned none: a trigger or rule has swallowed it`,
-      { cause: undefined },
-    )
+    throw this.#strange('the database took the row and returned none: a trigger or rule has swallowed it')
+  }
+
+  #strange(what: string): DatabaseError {
+    return new DatabaseError('QUERY_FAILED', `"${this.#table.name}": ${what}`, { cause: undefined })
   }
 
   #within(tx: unknown): Kysely<AnyTable> {
     return (tx as Kysely<AnyTable> | undefined) ?? this.#rows
   }
 
-  #guard(fence: Fence | FencedTransaction<DB>): Guard {
-    const { term } = fence
-    if (term.sequence !== this.#sequence) {
-      throw new SequenceMismatchError(term.lease, this.#sequence, term.sequence)
-    }
+  #check(fence: Fence | FencedTransaction<DB>): void {
+    const { lease, sequence } = fence.term
+    if (sequence !== this.#sequence) throw new SequenceMismatchError(lease, this.#sequence, sequence)
     fence.assertHeld?.()
-    const isInline = !isFencedTransaction(fence)
-    return { fence, isInline, rows: isInline ? this.#rows : this.#within(fence) }
   }
 
-  async #count(count: unknown, fence: Fence | FencedTransaction<DB>, guard: Guard): Promise<number> {
-    if (typeof count !== 'bigint') {
-      throw new DatabaseError(
-        'QUERY_FAILED',
-        `the driver did not say how many rows of "${this.#table.name}" were written`,
-        {
-          cause: undefined,
-        },
+  /** Runs a guarded statement: in the fenced transaction, or on a session of its own. */
+  async #write<T>(fence: Fence | FencedTransaction<DB>, statement: (guard: Guard) => Promise<T>): Promise<T> {
+    this.#check(fence)
+    const { term } = fence
+    if (isFencedTransaction(fence)) {
+      return this.#ask({ term, stage: 'in transaction' }, () =>
+        statement({ fence, isInline: false, rows: this.#within(fence) }),
       )
     }
-    if (count === 0n) await this.#checkFence(fence, guard)
-    return Number(count)
+    // An answer that is lost leaves the outcome unknown, a session that cannot be had does not.
+    const step: Step = { term, stage: 'connecting' }
+    return this.#ask(step, () =>
+      this.#rows.connection().execute((rows) => {
+        step.stage = 'sent'
+        return statement({ fence, isInline: true, rows })
+      }),
+    )
   }
 
-  /** A condition that is false from the start leaves the fence unevaluated: the term is then asked for on its own. */
-  async #checkFence(fence: Fence | FencedTransaction<DB>, guard: Guard): Promise<void> {
-    if (!guard.isInline) return
-    await this.#ask(fence, () => this.#rows.selectNoFrom(fenceCall(guard).as('token')).execute())
-  }
-
-  async #ask<T>(fence: Fence | FencedTransaction<DB> | undefined, query: () => Promise<T>): Promise<T> {
+  async #ask<T>(step: Step, query: () => Promise<T>): Promise<T> {
     try {
       return await query()
     } catch (error) {
       throw repositoryFailure(error, {
-        term: fence?.term,
-        isInline: fence !== undefined && !isFencedTransaction(fence),
+        ...step,
         table: this.#table.name,
         fenceColumn: this.#table.fenceColumn,
-        sqlState: sqlStateOf(error),
         compiledFenceColumn: () =>
           this.#rows.selectFrom(this.#table.name).select(this.#table.fenceColumn).compile().sql,
       })
     }
   }
+}
+
+interface Step {
+  readonly term: Term | undefined
+  stage: RepositoryStep['stage']
+}
+
+/** A condition that is false from the start leaves the fence unevaluated: the term is then asked for on its own. */
+async function checkFence(guard: Guard): Promise<undefined> {
+  if (guard.isInline) await guard.rows.selectNoFrom(fenceCall(guard).as('token')).execute()
 }
 
 function isFencedTransaction(fence: object): boolean {

@@ -1,9 +1,17 @@
 import type { IsolationLevel, Kysely, Transaction } from 'kysely'
 import type { Pool, PoolClient } from 'pg'
+import { isStandbyWarning } from '../database/connection.ts'
 import { InvalidArgumentError } from '../errors.ts'
 import type { Term } from '../lease/term.ts'
 import { type Fence, type FenceBounds, fenceLiteral } from './fence.ts'
-import { type Phase, abortedTransaction, doubtfulCommit, transactionFailure } from './fence-failure.ts'
+import {
+  type Phase,
+  abortedTransaction,
+  cutOff,
+  doubtfulCommit,
+  transactionFailure,
+} from './fence-failure.ts'
+import { OpenTransaction } from './open-transaction.ts'
 import { withGuardedSession } from './kysely-session.ts'
 
 /** A Kysely transaction whose every statement is fenced, and a fence for repositories. */
@@ -73,7 +81,7 @@ export async function fencedTransaction<DB, T>(
   } catch (error) {
     // A rollback that fails on a dead connection must not hide why it was rolled back.
     const first = progress.failure === undefined ? error : progress.failure.error
-    throw transactionFailure(first, progress.phase, fence.term, progress.isConnectionLost)
+    throw transactionFailure(first, progress.phase, fence.term, progress.connectionIsLost())
   }
 }
 
@@ -83,7 +91,7 @@ class Progress {
   /** What ended the work. */
   failure: { readonly error: unknown } | undefined
   /** Undefined when the connection cannot be observed. */
-  isConnectionLost: boolean | undefined
+  connectionIsLost: () => boolean | undefined = () => undefined
   isCommitDoubtful = false
 }
 
@@ -105,6 +113,7 @@ async function onKysely<DB, T>(
   return db.connection().execute((session) =>
     withGuardedSession(session, statement, async (watch) => {
       progress.phase = 'beginning'
+      progress.connectionIsLost = () => watch.isLost
       const { isolationLevel } = options
       const transaction = session.transaction()
       const builder =
@@ -118,7 +127,6 @@ async function onKysely<DB, T>(
           }
         })
       } finally {
-        progress.isConnectionLost = watch.isLost
         progress.isCommitDoubtful = watch.isCommitDoubtful
       }
     }),
@@ -138,15 +146,17 @@ async function onPool<T>(
   progress: Progress,
 ): Promise<T> {
   const client = await pool.connect()
-  progress.isConnectionLost = false
+  const transaction = new OpenTransaction()
+  let isLost = false
+  progress.connectionIsLost = () => isLost
   let isSpoilt = false
   // Between statements nobody else listens, and a session that the server cuts off would end the process.
   const onError = (): void => {
-    progress.isConnectionLost = true
+    isLost = true
   }
   // See SessionWatch: a commit that a standby may not have is not known to be one.
-  const onNotice = (notice: { code?: string | undefined }): void => {
-    if (progress.phase === 'committing' && notice.code === '01000') progress.isCommitDoubtful = true
+  const onNotice = (notice: { routine?: string | undefined }): void => {
+    if (isStandbyWarning(notice)) progress.isCommitDoubtful = true
   }
   client.on('error', onError)
   client.on('notice', onNotice)
@@ -154,11 +164,17 @@ async function onPool<T>(
     progress.phase = 'beginning'
     const level = options.isolationLevel === undefined ? '' : ` isolation level ${options.isolationLevel}`
     await client.query(`begin${level}; ${statement}`)
-    const result = await attempt(fence, progress, () => work(client))
+    const result = await attempt(fence, progress, () => work(guardedClient(client, transaction)))
+    transaction.assertStillOpen(client.getTransactionStatus())
+    transaction.beginEnd()
+    // Refused when the work has ended the transaction and swallowed the error that said so.
+    transaction.assertMaySend('commit')
+    transaction.isOver()
     const { command } = await client.query('commit')
     if (command === 'ROLLBACK') throw abortedTransaction(fence.term)
     return result
   } catch (error) {
+    transaction.isOver()
     await client.query('rollback').catch(() => {
       isSpoilt = true
     })
@@ -166,8 +182,30 @@ async function onPool<T>(
   } finally {
     client.off('error', onError)
     client.off('notice', onNotice)
-    client.release(isSpoilt || progress.isConnectionLost)
+    client.release(isSpoilt || isLost)
   }
+}
+
+/** The pool's client, as long as the transaction is open. Kept for longer, it sends nothing any more. */
+function guardedClient(client: PoolClient, transaction: OpenTransaction): PoolClient {
+  const query = async (...args: unknown[]): Promise<unknown> => {
+    const [statement] = args
+    transaction.assertMaySend(typeof statement === 'string' ? statement : String(textOf(statement)))
+    const result: unknown = await (client.query as (...rest: unknown[]) => unknown)(...args)
+    transaction.assertStillOpen(client.getTransactionStatus())
+    return result
+  }
+  return new Proxy(client, {
+    get(target, property) {
+      if (property === 'query') return query
+      const value: unknown = Reflect.get(target, property, target)
+      return typeof value === 'function' ? value.bind(target) : value
+    },
+  })
+}
+
+function textOf(statement: unknown): unknown {
+  return typeof statement === 'object' && statement !== null && 'text' in statement ? statement.text : ''
 }
 
 /** The caller's work, and what is known when it is over. */
@@ -177,6 +215,8 @@ async function attempt<T>(fence: Fence, progress: Progress, work: () => Promise<
     const result = await work()
     // The row lock would let it commit safely. But nobody should see one term both lost and committed.
     fence.assertHeld?.()
+    // What was not sent cannot be in doubt.
+    if (progress.connectionIsLost() === true) throw cutOff(fence.term, new Error('the connection was lost'))
     progress.phase = 'committing'
     return result
   } catch (error) {

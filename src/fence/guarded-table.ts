@@ -145,7 +145,7 @@ export class GuardedTable {
 
 /**
  * The fence as a condition that depends on no row: PostgreSQL evaluates it once, before it looks at the first row, and
- * also when no row matches. So nothing that a statement sets off, such as a trigger, can come before it.
+ * also when no row matches. So no row trigger and no function in the caller's condition can come before it.
  */
 function fenceHolds(guard: Guard): Condition {
   return (eb) => eb(fenceCall(guard), 'is not', null)

@@ -1,6 +1,7 @@
 import type { CompiledQuery, DatabaseConnection, Kysely, QueryResult } from 'kysely'
 import { Client } from 'pg'
-import { FencepostError } from '../errors.ts'
+import { isStandbyWarning } from '../database/connection.ts'
+import { OpenTransaction } from './open-transaction.ts'
 
 /** What is seen of a session while it is guarded. */
 export interface SessionWatch {
@@ -11,9 +12,6 @@ export interface SessionWatch {
   /** From now on transaction control comes from Kysely, not from the caller's work. */
   workIsDone(): void
 }
-
-const transactionControl =
-  /^\s*(begin|start\s+transaction|commit|end|abort|rollback(?!\s+to\b|\s+\w+\s+to\b)|prepare\s+transaction)\b/i
 
 /**
  * Guards one session of the caller's Kysely for the time of one fenced transaction. Kysely has no hooks for it, so the
@@ -45,15 +43,16 @@ class SessionGuard implements SessionWatch {
   readonly #executeQuery: DatabaseConnection['executeQuery']
   readonly #streamQuery: DatabaseConnection['streamQuery']
   readonly #fence: string
-  #stage: 'before' | 'working' | 'done' | 'ended' = 'before'
+  readonly #transaction = new OpenTransaction()
+  #hasBegun = false
   #client: Client | undefined
   #isLost = false
   isCommitDoubtful = false
   readonly #onLoss = (): void => {
     this.#isLost = true
   }
-  readonly #onNotice = (notice: { code?: string | undefined }): void => {
-    if (this.#stage === 'ended' && notice.code === '01000') this.isCommitDoubtful = true
+  readonly #onNotice = (notice: { routine?: string | undefined }): void => {
+    if (isStandbyWarning(notice)) this.isCommitDoubtful = true
   }
 
   constructor(connection: DatabaseConnection, fence: string) {
@@ -65,7 +64,7 @@ class SessionGuard implements SessionWatch {
     // oxlint-enable typescript/unbound-method
     connection.executeQuery = (query, options) => this.#execute(query, options)
     connection.streamQuery = (query, ...rest) => {
-      this.#assertMaySend(query.sql)
+      this.#transaction.assertMaySend(query.sql)
       return this.#streamQuery.call(connection, query, ...rest) as never
     }
   }
@@ -75,7 +74,7 @@ class SessionGuard implements SessionWatch {
   }
 
   workIsDone(): void {
-    this.#stage = 'done'
+    this.#transaction.beginEnd()
   }
 
   remove(): void {
@@ -91,8 +90,8 @@ class SessionGuard implements SessionWatch {
   ): Promise<QueryResult<R>> {
     const send = (sql: string): Promise<QueryResult<R>> =>
       this.#executeQuery.call(this.#connection, { ...query, sql }, options) as never
-    if (this.#stage === 'before') {
-      this.#stage = 'working'
+    if (!this.#hasBegun) {
+      this.#hasBegun = true
       try {
         return await this.#watching(() => send(`${query.sql}; ${this.#fence}`))
       } catch (error) {
@@ -101,26 +100,16 @@ class SessionGuard implements SessionWatch {
         throw error
       }
     }
-    this.#assertMaySend(query.sql)
-    if (this.#stage === 'done' && transactionControl.test(query.sql)) this.#stage = 'ended'
-    return send(query.sql)
-  }
-
-  #assertMaySend(sql: string): void {
-    if (this.#stage === 'working' && transactionControl.test(sql)) {
-      throw new FencepostError(
-        'TRANSACTION_ENDED',
-        'a fenced transaction is ended by fencepost alone: what came after would not be fenced. Return from the work to ' +
-          'commit, throw to roll back.',
-      )
+    const { stage } = this.#transaction
+    if (stage !== 'working' && (query.sql === 'rollback' || (stage === 'ending' && query.sql === 'commit'))) {
+      // Kysely's own. A ROLLBACK may follow a COMMIT that failed.
+      this.#transaction.isOver()
+      return send(query.sql)
     }
-    // A failed COMMIT is followed by a ROLLBACK.
-    if (this.#stage === 'ended' && !/^\s*rollback\b/i.test(sql)) {
-      throw new FencepostError(
-        'TRANSACTION_ENDED',
-        'a statement came after the fenced transaction had ended, and was not sent. Await every statement of the work.',
-      )
-    }
+    this.#transaction.assertMaySend(query.sql)
+    const result = await send(query.sql)
+    this.#transaction.assertStillOpen(this.#client?.getTransactionStatus?.())
+    return result
   }
 
   /**
@@ -143,6 +132,20 @@ class SessionGuard implements SessionWatch {
       this.#client = seen
       seen?.on('error', this.#onLoss)
       seen?.on('notice', this.#onNotice)
+      if (seen === undefined) warnOfOtherCopy(this.#connection)
     }
   }
+}
+
+let hasWarned = false
+
+/** Only Kysely's own dialect for `pg` is of interest: other drivers do not end the process over a lost connection. */
+function warnOfOtherCopy(connection: DatabaseConnection): void {
+  if (hasWarned || connection.constructor.name !== 'PostgresConnection') return
+  hasWarned = true
+  process.emitWarning(
+    'the Kysely that was passed in uses another copy of pg than fencepost. A fenced transaction whose connection breaks would ' +
+      "end the process: add pool.on('connect', (client) => client.on('error', () => {})) to its pool, or install one version of pg.",
+    { code: 'FENCEPOST_OTHER_PG' },
+  )
 }

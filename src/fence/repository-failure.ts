@@ -1,15 +1,17 @@
-import { RequestFailure, describeFailure, isConnectionState } from '../database/failure.ts'
+import { RequestFailure, describeFailure, isConnectionState, sqlStateOf } from '../database/failure.ts'
 import { DatabaseError, FencepostError, OutcomeUnknownError } from '../errors.ts'
 import type { Term } from '../lease/term.ts'
 import { connectFailure, fenceFailure } from './fence-failure.ts'
 
 export interface RepositoryStep {
   readonly term: Term | undefined
-  /** The statement was a transaction of its own, so a lost answer leaves its outcome unknown. */
-  readonly isInline: boolean
+  /**
+   * `reading` changes nothing; `in transaction` is the transaction's to judge; `connecting` has sent nothing yet; `sent`
+   * is a transaction of its own, so a lost answer leaves its outcome unknown.
+   */
+  readonly stage: 'reading' | 'in transaction' | 'connecting' | 'sent'
   readonly table: string
   readonly fenceColumn: string
-  readonly sqlState: string | undefined
   /** SQL that names the fence column as the database knows it, whatever naming plugin is in use. */
   compiledFenceColumn(): string
 }
@@ -19,7 +21,8 @@ export function repositoryFailure(error: unknown, step: RepositoryStep): unknown
   if (error instanceof FencepostError) return error
   const refused = step.term === undefined ? undefined : fenceFailure(error, step.term)
   if (refused !== undefined) return refused
-  const { sqlState } = step
+  if (step.stage === 'connecting') return connectFailure(error)
+  const sqlState = sqlStateOf(error)
   const options = { cause: error, sqlState }
   switch (sqlState) {
     case '42P01':
@@ -32,20 +35,22 @@ export function repositoryFailure(error: unknown, step: RepositoryStep): unknown
       return columnFailure(error, step)
     case '3F000':
     case '42883':
+      // A function or schema of the caller's own is none of ours.
+      return /"?fencepost"?/.test(messageOf(error))
+        ? describeFailure(new RequestFailure('refused', error), `write to "${step.table}"`)
+        : error
     case '25006':
       return describeFailure(new RequestFailure('refused', error), `write to "${step.table}"`)
-    case undefined:
-      return step.isInline ? lostAnswer(error, step) : error
     default:
-      return step.isInline && isConnectionState(sqlState) ? lostAnswer(error, step) : error
+      return sqlState === undefined || isConnectionState(sqlState) ? lostAnswer(error, step) : error
   }
 }
 
 /** The server names the column nowhere but in the message, quoted as it is: names are not translated. */
 function columnFailure(error: unknown, step: RepositoryStep): DatabaseError {
-  const message = error instanceof Error ? error.message : String(error)
+  const message = messageOf(error)
   const name = /select .*?"([^"]+)" from/.exec(step.compiledFenceColumn())?.[1] ?? step.fenceColumn
-  const options = { cause: error, sqlState: step.sqlState }
+  const options = { cause: error, sqlState: '42703' }
   if (message.includes(`"${name}"`) || message.includes(`.${name} `)) {
     return new DatabaseError(
       'FENCE_COLUMN_MISSING',
@@ -57,14 +62,15 @@ function columnFailure(error: unknown, step: RepositoryStep): DatabaseError {
 }
 
 function lostAnswer(error: unknown, step: RepositoryStep): unknown {
-  const known = connectFailure(error)
-  if (known instanceof FencepostError && known.code === 'POOL_ENDED') return known
-  const message = error instanceof Error ? error.message : String(error)
-  if (/ECONNREFUSED|ENOTFOUND|EAI_AGAIN/.test(String((error as { code?: unknown } | null)?.code)))
-    return known
+  if (step.stage === 'in transaction') return error
+  if (step.stage === 'reading') return connectFailure(error)
   return new OutcomeUnknownError(
-    `the answer of the database was lost (${message}): whether "${step.table}" was written is unknown. Look for rows ` +
-      `stamped with token ${step.term?.token}.`,
+    `the answer of the database was lost (${messageOf(error)}): whether "${step.table}" was written is unknown. Look for ` +
+      `rows stamped with token ${step.term?.token}.`,
     { cause: error },
   )
+}
+
+function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error)
 }

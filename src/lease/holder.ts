@@ -1,4 +1,5 @@
 import type { Clock } from '../clock.ts'
+import type { Connection } from '../database/connection.ts'
 import { RequestFailure } from '../database/failure.ts'
 import type { LossReason } from '../errors.ts'
 import type { Logger } from '../logger.ts'
@@ -20,8 +21,8 @@ export interface HolderOptions {
   readonly protocol: Protocol
   readonly clock: Clock
   readonly logger: Logger
-  /** The longest that a beat may keep the connection which it shares with the beats of other holders. */
-  longestBeatMs(): number
+  /** The connection that carries nothing but this holder's beats. */
+  readonly beats: Connection
   /** Called after a confirmed beat with the monotonic time at which it was sent. */
   onBeat(sentAtMs: number): void
 }
@@ -52,7 +53,8 @@ export class Holder {
   #cancelBeat: () => void = () => {}
   #cancelDeadline: () => void = () => {}
   #attempt = 0
-  #unsettled: { readonly attempt: number; readonly names: ReadonlySet<string> } | undefined
+  /** Names whose last attempt got no answer, with that attempt. */
+  readonly #unsettled = new Map<string, number>()
 
   constructor(options: HolderOptions) {
     this.id = options.identity.id
@@ -136,23 +138,24 @@ export class Holder {
    * the next attempt, whichever comes first.
    */
   leaveUnsettled(attempt: number, names: readonly string[]): void {
-    this.#unsettled = {
-      attempt: Math.max(attempt, this.#unsettled?.attempt ?? 0),
-      names: new Set([...(this.#unsettled?.names ?? []), ...names]),
-    }
+    for (const name of names) this.#unsettled.set(name, attempt)
     this.#settleLater(1)
   }
 
   async settle(): Promise<void> {
-    const open = this.#unsettled
-    if (open === undefined) return
-    await this.#protocol.settle(this.id, open.attempt, [...open.names])
-    if (this.#unsettled === open) this.#unsettled = undefined
+    while (this.#unsettled.size > 0) {
+      const open = new Map(this.#unsettled)
+      await this.#protocol.settle(this.id, open)
+      // What has come meanwhile is a later attempt, and a question of its own.
+      for (const [name, attempt] of open) {
+        if (this.#unsettled.get(name) === attempt) this.#unsettled.delete(name)
+      }
+    }
   }
 
   #settleLater(tries: number): void {
     this.#clock.after(beatRetryMs(this.ttlMs, tries, Math.random()), () => {
-      if (this.#unsettled === undefined || this.#loss !== undefined) return
+      if (this.#unsettled.size === 0 || this.#loss !== undefined) return
       this.settle().catch((error: unknown) => {
         this.#logger.debug(`fencepost: an unanswered acquire could not be settled yet: ${String(error)}`)
         this.#settleLater(tries + 1)
@@ -216,8 +219,10 @@ export class Holder {
     const sentAt = this.#now()
     try {
       // A third of the TTL at most, so that a hung connection leaves time for another one.
-      const timeoutMs = Math.min(this.ttlMs / 3, this.#options.longestBeatMs(), this.trustLeftMs)
-      const isAlive = await this.#protocol.beat(this.id, timeoutMs)
+      // Connecting takes several round trips and may take longer.
+      const { beats } = this.#options
+      const timeoutMs = Math.min(beats.isOpen ? this.ttlMs / 3 : this.ttlMs / 2, this.trustLeftMs)
+      const isAlive = await this.#protocol.beat(beats, this.id, timeoutMs)
       // An answer that comes after the old deadline does not bring the trust back.
       if (this.#checkDeadline()) return
       if (isAlive) {

@@ -1,6 +1,7 @@
 import { randomUUID } from 'node:crypto'
 import { setMaxListeners } from 'node:events'
 import type { Clock } from '../clock.ts'
+import type { Connection } from '../database/connection.ts'
 import { RequestFailure, describeFailure, isTransient } from '../database/failure.ts'
 import { FencepostError, NotAcquiredError, SequenceMismatchError, type Contender } from '../errors.ts'
 import type { Logger } from '../logger.ts'
@@ -31,6 +32,8 @@ export interface LeaseClientOptions<L extends HeldLease> {
   readonly clock: Clock
   readonly logger: Logger
   readonly identity: Omit<HolderIdentity, 'id'>
+  /** A connection for one holder's beats. */
+  connectBeats(): Connection
   /** Makes the handle that callers get. */
   createLease(options: HeldLeaseOptions): L
 }
@@ -38,6 +41,7 @@ export interface LeaseClientOptions<L extends HeldLease> {
 /** A holder with the batches of requests that are made in its name. */
 interface Seat {
   readonly holder: Holder
+  readonly beats: Connection
   /** Terms given back, by name, and when that was answered: the answer is not durable until a later beat is. */
   readonly givenBack: Map<string, { readonly term: Term; readonly atMs: number }>
   readonly joined: Promise<void>
@@ -84,13 +88,14 @@ export class LeaseClient<L extends HeldLease> {
     const seats = [...this.#seats.values()]
     this.#seats.clear()
     await Promise.all(
-      seats.map(async ({ holder, joined }) => {
+      seats.map(async ({ holder, beats, joined }) => {
         await joined.catch(() => {})
         await holder.end().catch((error: unknown) => {
           this.#options.logger.warn(
             `fencepost: a holder could not be ended, its leases expire: ${String(error)}`,
           )
         })
+        await beats.close()
       }),
     )
   }
@@ -144,7 +149,7 @@ export class LeaseClient<L extends HeldLease> {
           // for the name before that is settled.
           void this.#abandon(attempt, turn)
           if (!(error instanceof PatienceOver)) throw error
-          return new NotAcquiredError(request.name, patience.waitedMs, contender)
+          return this.#notAcquired(request, patience, contender, failure)
         }
         const isRequestFailure = error instanceof RequestFailure
         if (!isRequestFailure || request.waitMs === 0 || !isTransient(error)) {
@@ -160,10 +165,25 @@ export class LeaseClient<L extends HeldLease> {
       } catch (impatience) {
         turn.leave()
         if (!(impatience instanceof PatienceOver)) throw impatience
-        if (failure !== undefined) throw describeFailure(failure, `acquire lease "${request.name}"`)
-        return new NotAcquiredError(request.name, patience.waitedMs, contender)
+        return this.#notAcquired(request, patience, contender, failure)
       }
     }
+  }
+
+  /** Busy only when the database has said so: one that does not answer must not look like a lease that is held. */
+  #notAcquired(
+    request: AcquireRequest,
+    patience: Patience,
+    contender: Contender | undefined,
+    failure: RequestFailure | undefined,
+  ): NotAcquiredError {
+    if (failure === undefined && contender !== undefined) {
+      return new NotAcquiredError(request.name, patience.waitedMs, contender)
+    }
+    const silence = new Error(
+      `no answer within the ${Math.round(patience.waitedMs)} ms that were to be waited`,
+    )
+    throw describeFailure(failure ?? new RequestFailure('unsent', silence), `acquire lease "${request.name}"`)
   }
 
   /** Nobody waits for this attempt any more: what it is granted goes straight back. */
@@ -278,9 +298,7 @@ export class LeaseClient<L extends HeldLease> {
       this.#seats.set(ttlMs, seat)
       const created = seat
       // The next caller joins anew; those who wait for this one are told.
-      created.joined.catch(() => {
-        if (this.#seats.get(ttlMs) === created) this.#seats.delete(ttlMs)
-      })
+      created.joined.catch(() => created.holder.lose('expired'))
     }
     await seat.joined
     return seat
@@ -288,17 +306,20 @@ export class LeaseClient<L extends HeldLease> {
 
   #newSeat(ttlMs: number): Seat {
     const { protocol, clock, logger, identity } = this.#options
+    // The next holder of this TTL takes the connection over: it may well be what still works.
+    const beats = this.#seats.get(ttlMs)?.beats ?? this.#options.connectBeats()
     const holder = new Holder({
       identity: { id: randomUUID(), ...identity },
       ttlMs,
       protocol,
       clock,
       logger,
-      longestBeatMs: () => Math.min(...this.#seats.keys()) / 3,
+      beats,
       onBeat: (sentAtMs) => void this.#confirmGivenBack(ttlMs, sentAtMs),
     })
     return {
       holder,
+      beats,
       givenBack: new Map(),
       joined: holder.join(),
       acquires: new Map(),

@@ -35,17 +35,15 @@ export function isHolderGone(error: unknown): boolean {
 const maxRetries = 20
 
 /**
- * One typed call per database function. Beats have a connection to themselves, so that they never queue behind anything
- * slow. Every method throws RequestFailure.
+ * One typed call per database function. Each holder's beats have a connection to themselves, so that they never queue
+ * behind anything; all else shares one. Every method throws RequestFailure.
  */
 export class Protocol {
-  readonly #beats: Connection
   readonly #grants: Connection
   readonly #clock: Clock
   readonly #timeoutMs: number
 
-  constructor(beats: Connection, grants: Connection, clock: Clock, timeoutMs: number) {
-    this.#beats = beats
+  constructor(grants: Connection, clock: Clock, timeoutMs: number) {
     this.#grants = grants
     this.#clock = clock
     this.#timeoutMs = timeoutMs
@@ -64,8 +62,8 @@ export class Protocol {
   }
 
   /** True when the holder lives for another TTL, false when it has ended for good. */
-  async beat(holderId: string, timeoutMs: number): Promise<boolean> {
-    const rows = await this.#call(this.#beats, {
+  async beat(beats: Connection, holderId: string, timeoutMs: number): Promise<boolean> {
+    const rows = await this.#call(beats, {
       name: 'fencepost_beat',
       text: 'select fencepost.beat($1::uuid) as alive',
       values: [holderId],
@@ -107,15 +105,15 @@ export class Protocol {
     return inOrder(names, rows).map((row) => row['outcome'] as ReleaseAnswer)
   }
 
-  /** Afterwards attempts up to `attempt` grant nothing any more, and what they granted of `names` is given back. */
-  async settle(holderId: string, attempt: number, names: readonly string[]): Promise<void> {
+  /** Afterwards none of these attempts, by name, grants anything any more, and what they granted is given back. */
+  async settle(holderId: string, attempts: ReadonlyMap<string, number>): Promise<void> {
     await this.#call(this.#grants, {
       text: 'select fencepost.void_attempts($1::uuid, $2::bigint)',
-      values: [holderId, attempt],
+      values: [holderId, Math.max(...attempts.values())],
     })
     await this.#call(this.#grants, {
-      text: 'select fencepost.give_back($1::uuid, $2::bigint, $3::text[])',
-      values: [holderId, attempt, names],
+      text: 'select fencepost.give_back($1::uuid, $2::text[], $3::bigint[])',
+      values: [holderId, [...attempts.keys()], [...attempts.values()]],
     })
   }
 

@@ -8,23 +8,19 @@ export class PatienceOver extends Error {}
 export class Patience {
   readonly #clock: Clock
   readonly #startedMs: number
-  readonly #over: Promise<never>
-  #isOver = false
+  readonly #waiting = new Set<(reason: unknown) => void>()
+  #over: { readonly reason: unknown } | undefined
   #stop: () => void = () => {}
 
   /** `waitMs` may be Infinity; with 0 there is no limit, because the caller does not wait at all. */
   constructor(clock: Clock, waitMs: number, signal: AbortSignal) {
     this.#clock = clock
     this.#startedMs = clock.monotonicMs()
-    const { promise, reject } = Promise.withResolvers<never>()
-    this.#over = promise
-    // Nobody may be waiting at the moment it ends.
-    promise.catch(() => {})
-    const onAbort = (): void => this.#end(() => reject(signal.reason as Error))
+    const onAbort = (): void => this.#end(signal.reason)
     signal.addEventListener('abort', onAbort, { once: true })
     const cancelLimit =
       waitMs > 0 && waitMs < Number.POSITIVE_INFINITY
-        ? clock.after(waitMs, () => this.#end(() => reject(new PatienceOver())))
+        ? clock.after(waitMs, () => this.#end(new PatienceOver()))
         : () => {}
     this.#stop = () => {
       cancelLimit()
@@ -38,12 +34,21 @@ export class Patience {
   }
 
   get isOver(): boolean {
-    return this.#isOver
+    return this.#over !== undefined
   }
 
   /** The promise's outcome, unless the caller's patience ends first. */
   async within<T>(promise: Promise<T>): Promise<T> {
-    return Promise.race([this.#over, promise])
+    // Not Promise.race with one lasting promise: every race would leave something behind on it until it settles.
+    const { promise: outcome, resolve, reject } = Promise.withResolvers<T>()
+    if (this.#over !== undefined) reject(this.#over.reason)
+    this.#waiting.add(reject)
+    promise.then(resolve, reject)
+    try {
+      return await outcome
+    } finally {
+      this.#waiting.delete(reject)
+    }
   }
 
   async sleep(ms: number): Promise<void> {
@@ -61,11 +66,11 @@ export class Patience {
     this.#stop()
   }
 
-  #end(tell: () => void): void {
-    if (this.#isOver) return
-    this.#isOver = true
+  #end(reason: unknown): void {
+    if (this.#over !== undefined) return
+    this.#over = { reason }
     this.#stop()
-    tell()
+    for (const reject of [...this.#waiting]) reject(reason)
   }
 }
 

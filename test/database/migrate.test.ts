@@ -2,6 +2,7 @@ import { Client } from 'pg'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { Fencepost } from '../../src/index.ts'
 import { useDatabase } from '../support/database.ts'
+import { SqlHolder } from '../support/sql-holder.ts'
 
 const database = useDatabase({ migrated: false })
 const migrate = (options: Parameters<typeof Fencepost.migrate>[0] = {}) =>
@@ -120,6 +121,23 @@ describe('migrate', () => {
     expect(await database.query(`select from pg_class where relname = 'holder'`)).toEqual([])
     await database.query('drop table fencepost.lease')
     expect((await migrate()).migrations).toHaveLength(1)
+  })
+
+  test('down lets nobody join between its look and its work', async () => {
+    await database.query('update fencepost.holder set ended_at = clock_timestamp()')
+    const onlooker = await database.session()
+    await onlooker.query('begin')
+    await onlooker.query('select * from fencepost.leases')
+    const removing = migrate({ direction: 'down' })
+    await expect
+      .poll(() => database.query(`select from pg_locks where mode = 'AccessExclusiveLock' and not granted`))
+      .toHaveLength(1)
+    const joining = SqlHolder.join(database.pool)
+    joining.catch(() => {})
+    await onlooker.query('commit')
+    expect((await removing).migrations).toHaveLength(1)
+    await expect(joining).rejects.toThrow()
+    await migrate()
   })
 
   test('adopts no schema and no table of another role, whose triggers would run with the installer’s rights', async () => {

@@ -263,7 +263,7 @@ describe('an acquire whose answer was lost', () => {
   const voidAttempts = (holder: SqlHolder, number: number) =>
     database.query('select fencepost.void_attempts($1, $2)', [holder.id, number])
   const giveBack = (holder: SqlHolder, number: number, ...names: string[]) =>
-    database.query('select fencepost.give_back($1, $2, $3)', [holder.id, number, names])
+    database.query('select fencepost.give_back($1, $2, $3)', [holder.id, names, names.map(() => number)])
 
   test('is given back, and grants nothing when it is carried out later', async () => {
     const holder = await SqlHolder.join(database.pool)
@@ -300,6 +300,17 @@ describe('an acquire whose answer was lost', () => {
     await giveBack(holder, 1, 'again')
     const other = await SqlHolder.join(database.pool)
     expect((await other.acquire('again'))[0]).toMatchObject({ token: null, reason: 'held' })
+  })
+
+  test('is given back name by name: what a later attempt was granted stays', async () => {
+    const holder = await SqlHolder.join(database.pool)
+    await attempt(holder, 1, 'early')
+    await attempt(holder, 9, 'late')
+    await voidAttempts(holder, 9)
+    await database.query('select fencepost.give_back($1, $2, $3)', [holder.id, ['early', 'late'], [9, 4]])
+    const other = await SqlHolder.join(database.pool)
+    expect(await other.take('early')).toBeGreaterThan(0n)
+    expect((await other.acquire('late'))[0]).toMatchObject({ token: null, reason: 'held' })
   })
 
   test('is closed without a deadlock while somebody takes over from its holder', async () => {
@@ -396,18 +407,23 @@ describe('stricter sessions', () => {
     expect(await holder.release(name, token)).toBe('released')
   })
 
-  test('a grant and a heartbeat are durable although the session has synchronous_commit off', async () => {
+  test('what the client relies on is durable, and a doubt reaches it, although the session has synchronous_commit off', async () => {
     const session = await database.session()
     await session.query('set synchronous_commit = off')
+    await session.query('set client_min_messages = error')
     const holder = await SqlHolder.join(session)
     for (const call of [
+      () => session.query(`select fencepost.void_attempts($1, 0)`, [holder.id]),
+      () => session.query(`select fencepost.give_back($1, '{}', '{}')`, [holder.id]),
       () => session.query('select from fencepost.acquire($1, $2, 1)', [['durable'], holder.id]),
       () => session.query('select fencepost.beat($1)', [holder.id]),
     ]) {
       await session.query('begin')
       await call()
-      const { rows } = await session.query<{ synchronous_commit: string }>('show synchronous_commit')
-      expect(rows[0]!.synchronous_commit).toBe('on')
+      const { rows } = await session.query<Record<string, string>>(
+        `select current_setting('synchronous_commit') as durable, current_setting('client_min_messages') as messages`,
+      )
+      expect(rows[0]).toEqual({ durable: 'on', messages: 'warning' })
       await session.query('commit')
     }
   })

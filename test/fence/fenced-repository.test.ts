@@ -561,6 +561,30 @@ describe('wrong use is named', () => {
   })
 })
 
+test('a pool that has no session to give has sent nothing', async () => {
+  const small = database.kysely<Tables>({ max: 1, connectionTimeoutMillis: 50 })
+  const repository = new FencedRepository<Tables, 'accounts'>(small, 'accounts', { key: 'id' })
+  await small.connection().execute(async () => {
+    await expect(repository.insert(lease, { id: 1, status: 'x' })).rejects.toMatchObject({
+      code: 'DATABASE_UNAVAILABLE',
+    })
+  })
+  expect(await repository.insert(lease, { id: 1, status: 'x' })).toMatchObject({ status: 'x' })
+})
+
+test('a function of the caller’s own that is missing is not taken for fencepost’s', async () => {
+  const writing = accounts.updateWhere(lease, (eb) => eb(eb.fn<boolean>('no_such_function', []), '=', true), {
+    amount: 1,
+  })
+  await expect(writing).rejects.toMatchObject({ code: '42883' })
+})
+
+test('a repository on a transaction is refused', async () => {
+  await db.transaction().execute(async (tx) => {
+    expect(() => new FencedRepository(tx, 'accounts', { key: 'id' })).toThrow(/db is a transaction/)
+  })
+})
+
 test('a duplicate key is the database’s own error, unchanged', async () => {
   await accounts.insert(lease, { id: 1, status: 'x' })
   await expect(accounts.insert(lease, { id: 1, status: 'x' })).rejects.toMatchObject({ code: '23505' })

@@ -1,5 +1,5 @@
 import { Kysely, PostgresDialect, sql } from 'kysely'
-import { Pool } from 'pg'
+import { Pool, type PoolClient } from 'pg'
 import { afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest'
 import {
   DatabaseError,
@@ -339,7 +339,94 @@ describe('a fenced transaction on Kysely', () => {
   )
 })
 
+describe.each([
+  [
+    'on Kysely',
+    (write: (run: (text: string) => Promise<unknown>) => Promise<void>) =>
+      lease.transaction(db, (tx) => write((text) => sql.raw(text).execute(tx))),
+  ],
+  [
+    'on a pg pool',
+    (write: (run: (text: string) => Promise<unknown>) => Promise<void>) =>
+      lease.transaction(pool, (client) => write((text) => client.query(text))),
+  ],
+])('work that ends its transaction itself, %s', (_, transaction) => {
+  test.each([
+    'commit',
+    '/* quietly */ commit',
+    '-- really\n commit',
+    'select 1; commit',
+    'rollback',
+    `do 'begin null; end'; commit`,
+  ])('%j: nothing more of it is written', async (statement) => {
+    const writing = transaction(async (run) => {
+      await run(`insert into notes values (1, 'before')`)
+      await run(statement)
+      await run(`insert into notes values (2, 'unfenced')`)
+    })
+    await expect(writing).rejects.toMatchObject({ code: 'TRANSACTION_ENDED' })
+    expect(await texts()).not.toContain('unfenced')
+  })
+
+  test.each(['select 1; commit', `do 'begin null; end'; rollback`])(
+    '%j in disguise: nothing more is sent, although the refusal is swallowed',
+    async (statement) => {
+      const writing = transaction(async (run) => {
+        await run(statement).catch(() => {})
+        await run(`insert into notes values (2, 'unfenced')`).catch(() => {})
+      })
+      await expect(writing).rejects.toMatchObject({ code: 'TRANSACTION_ENDED' })
+      expect(await texts()).toEqual([])
+    },
+  )
+
+  test('a warning of a deferred trigger does not make a known commit unknown', async () => {
+    await database.query(`
+      create table if not exists warned (id integer);
+      create or replace function warn() returns trigger language plpgsql as $$
+        begin raise warning 'just so you know'; return null; end $$;
+      drop trigger if exists warn on warned;
+      create constraint trigger warn after insert on warned deferrable initially deferred
+        for each row execute function warn()`)
+    await transaction(async (run) => {
+      await run('insert into warned values (1)')
+    })
+    expect(await database.query('select id from warned')).not.toEqual([])
+  })
+
+  test('a session that ended before COMMIT was sent is known to have written nothing', async () => {
+    const writing = transaction(async (run) => {
+      await run(`insert into notes values (1, 'gone')`)
+      await database.query(
+        `select pg_terminate_backend(pid) from pg_stat_activity
+          where state = 'idle in transaction' and datname = current_database()`,
+      )
+      await new Promise((resolve) => setTimeout(resolve, 50))
+    })
+    await expect(writing).rejects.toMatchObject({ code: 'TRANSACTION_CUT_OFF' })
+    expect(await texts()).toEqual([])
+  })
+})
+
 describe('a fenced transaction on a pg pool', () => {
+  test('sends nothing through a client that is kept for longer', async () => {
+    let kept: PoolClient | undefined
+    let floating: Promise<unknown> | undefined
+    await lease.transaction(pool, async (client) => {
+      kept = client
+      await client.query(`insert into notes values (1, 'in time')`)
+      floating = (async () => {
+        await client.query('select 1')
+        await client.query('select 2')
+        await client.query(`insert into notes values (2, 'too late')`)
+      })()
+      floating.catch(() => {})
+    })
+    await expect(floating).rejects.toMatchObject({ code: 'TRANSACTION_ENDED' })
+    await expect(kept!.query('select 1')).rejects.toMatchObject({ code: 'TRANSACTION_ENDED' })
+    expect(await texts()).toEqual(['in time'])
+  })
+
   test('commits, rolls back, and gives the client back', async () => {
     const small = database.newPool({ max: 1 })
     await lease.transaction(small, (client) => client.query(`insert into notes values (1, 'pg')`))

@@ -271,7 +271,7 @@ guard(
 guard(
   "the grant's own durability, against a session with synchronous_commit off",
   'acquire',
-  /perform set_config\('synchronous_commit', 'on', true\);/,
+  /perform be_certain\(\);/,
   'null;',
   async (database) => {
     const session = await database.session()

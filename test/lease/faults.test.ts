@@ -6,7 +6,7 @@ import { Kysely, PostgresDialect } from 'kysely'
 import { Client, Pool } from 'pg'
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { EmbeddedServer } from '../../src/database/embedded-server.ts'
-import { Fencepost, type Lease, NotAcquiredError } from '../../src/index.ts'
+import { Fencepost, type Lease, type Logger } from '../../src/index.ts'
 import { useDatabase } from '../support/database.ts'
 import { TcpProxy } from '../support/tcp-proxy.ts'
 
@@ -143,7 +143,9 @@ describe('the network', () => {
     await fencepost.acquire(uniqueName())
     proxy.drop()
     const started = performance.now()
-    await expect(fencepost.acquire(uniqueName(), { wait: '200ms' })).rejects.toThrow(NotAcquiredError)
+    await expect(fencepost.acquire(uniqueName(), { wait: '200ms' })).rejects.toMatchObject({
+      code: 'DATABASE_UNAVAILABLE',
+    })
     // Far from the ten seconds that a request may take.
     expect(performance.now() - started).toBeLessThan(5000)
     const abort = new AbortController()
@@ -343,7 +345,7 @@ describe('a crash of the server', () => {
 })
 
 describe('this process', () => {
-  test('keeps a lease whose heartbeats share a connection with those of another TTL that hangs', async () => {
+  test('keeps a lease while a join and the heartbeats of another TTL hang', async () => {
     const fencepost = await database.open({ connectionString: proxy.url })
     const long = await fencepost.acquire(uniqueName(), { ttl: '60s' })
     const short = await fencepost.acquire(uniqueName(), { ttl: '1500ms' })
@@ -377,6 +379,22 @@ describe('this process', () => {
     expect(lease.state).toBe('lost')
     await expect(lease.transaction(pool, async () => {})).rejects.toMatchObject({ code: 'LEASE_LOST' })
     await lost(lease)
+  })
+
+  test('survives a logger that throws', async () => {
+    const logger = Object.fromEntries(
+      ['debug', 'info', 'warn', 'error'].map((level) => [
+        level,
+        () => {
+          throw new Error('the logger is full')
+        },
+      ]),
+    ) as unknown as Logger
+    const fencepost = await database.open({ connectionString: proxy.url, logger })
+    const lease = await fencepost.acquire(uniqueName(), { ttl: '1500ms' })
+    const before = await expiry(lease)
+    proxy.cut()
+    await expect.poll(() => expiry(lease), { timeout: 5000 }).toBeGreaterThan(before)
   })
 
   test('leaves no session, holder or timer behind when it closes in the middle of everything', async () => {

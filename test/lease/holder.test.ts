@@ -1,4 +1,5 @@
 import { describe, expect, test } from 'vitest'
+import type { Connection } from '../../src/database/connection.ts'
 import { RequestFailure } from '../../src/database/failure.ts'
 import type { LossReason } from '../../src/errors.ts'
 import { Holder } from '../../src/lease/holder.ts'
@@ -16,7 +17,7 @@ class ScriptedDatabase {
   readonly beatsAt: number[] = []
   readonly confirmedAt: number[] = []
   readonly ended: string[] = []
-  readonly settledUpTo: number[] = []
+  readonly settled: Record<string, number>[] = []
   readonly pending: { answer(isAlive: boolean): void; fail(error: unknown): void }[] = []
   reply: 'later' | 'alive' | 'ended' | 'silence' = 'alive'
   mostInFlight = 0
@@ -47,9 +48,9 @@ class ScriptedDatabase {
     end: async (id: string) => {
       this.ended.push(id)
     },
-    settle: async (_: string, attempt: number) => {
+    settle: async (_: string, attempts: ReadonlyMap<string, number>) => {
       if (this.reply === 'silence') throw new RequestFailure('unknown', new Error('silence'))
-      this.settledUpTo.push(attempt)
+      this.settled.push(Object.fromEntries(attempts))
     },
   } as unknown as Protocol
 
@@ -61,7 +62,7 @@ class ScriptedDatabase {
       protocol: this.protocol,
       clock: this.clock,
       logger: silent,
-      longestBeatMs: () => ttlMs,
+      beats: { isOpen: true } as Connection,
       onBeat: (sentAtMs) => this.confirmedAt.push(sentAtMs),
     })
     const risks: number[] = []
@@ -234,9 +235,27 @@ describe('a holder', () => {
     database.reply = 'silence'
     holder.leaveUnsettled(7, ['a'])
     await database.clock.advance(300)
-    expect(database.settledUpTo).toEqual([])
+    expect(database.settled).toEqual([])
     database.reply = 'alive'
     await database.clock.advance(1000)
-    expect(database.settledUpTo).toEqual([7])
+    expect(database.settled).toEqual([{ a: 7 }])
+  })
+
+  test('settles each name with its own attempt, and does not forget one that came meanwhile', async () => {
+    const database = new ScriptedDatabase()
+    const { holder } = await database.holder()
+    holder.leaveUnsettled(1, ['x'])
+    holder.leaveUnsettled(2, ['y'])
+    const first = holder.settle()
+    // x is granted by a later attempt and is no question any more; z is a new one.
+    holder.leaveUnsettled(4, ['z'])
+    await Promise.all([first, holder.settle()])
+    expect(database.settled[0]).toEqual({ x: 1, y: 2 })
+    for (const attempts of database.settled.slice(1)) expect(attempts['x'] ?? 1).toBe(1)
+    expect(database.settled.at(-1)).toMatchObject({ z: 4 })
+    await holder.settle()
+    expect(
+      database.settled.flatMap((attempts) => Object.values(attempts)).every((attempt) => attempt <= 4),
+    ).toBe(true)
   })
 })

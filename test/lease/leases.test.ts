@@ -207,6 +207,17 @@ describe('withLease', () => {
   })
 })
 
+test('withLease rejects when the lease was taken over, although no heartbeat has met it yet', async () => {
+  const fencepost = await database.open()
+  const name = uniqueName()
+  const working = fencepost.withLease(name, { ttl: '30s' }, async (lease) => {
+    await database.query('select fencepost.end_holder($1)', [lease.term.holderId])
+    await (await SqlHolder.join(database.pool)).take(name)
+    return lease.state
+  })
+  await expect(working).rejects.toMatchObject({ code: 'LEASE_LOST', lease: name, reason: 'ended' })
+})
+
 describe('a lost lease', () => {
   test('aborts the signal with its reason, tells its listeners, and a throwing one hurts no other', async () => {
     const errors: string[] = []

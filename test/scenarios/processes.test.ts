@@ -1,4 +1,7 @@
 import { execFile } from 'node:child_process'
+import { cp, mkdir, mkdtemp, readdir, rm, symlink, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
 import { afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest'
@@ -141,6 +144,40 @@ test('a Kysely whose pool listens to no errors survives a fenced transaction tha
     env: { ...process.env, FENCEPOST_DATABASE_URL: database.url },
   })
   expect(stdout).toBe('TRANSACTION_CUT_OFF\n1\n')
+})
+
+test('a Kysely with another copy of pg is warned of, once', async () => {
+  const root = fileURLToPath(new URL('../..', import.meta.url))
+  const directory = await mkdtemp(join(tmpdir(), 'fencepost-other-pg-'))
+  try {
+    await mkdir(join(directory, 'node_modules'))
+    for (const installed of await readdir(join(root, 'node_modules'))) {
+      if (installed === 'pg')
+        await cp(join(root, 'node_modules', installed), join(directory, 'node_modules', installed), {
+          recursive: true,
+        })
+      else await symlink(join(root, 'node_modules', installed), join(directory, 'node_modules', installed))
+    }
+    const script = `
+      import { Kysely, PostgresDialect } from 'kysely'
+      import { Pool } from 'pg'
+      import { Fencepost } from '${new URL('../../src/index.ts', import.meta.url).href}'
+      const connectionString = process.env.FENCEPOST_DATABASE_URL
+      const db = new Kysely({ dialect: new PostgresDialect({ pool: new Pool({ connectionString }) }) })
+      const fencepost = await Fencepost.open({ connectionString })
+      const lease = await fencepost.acquire('other copy')
+      for (let turn = 0; turn < 3; turn += 1) await lease.transaction(db, async () => {})
+      await fencepost.close()
+      await db.destroy()`
+    await writeFile(join(directory, 'script.mjs'), script)
+    const { stderr } = await promisify(execFile)(process.execPath, ['script.mjs'], {
+      cwd: directory,
+      env: { ...process.env, FENCEPOST_DATABASE_URL: database.url },
+    })
+    expect(stderr.match(/FENCEPOST_OTHER_PG/g)).toHaveLength(1)
+  } finally {
+    await rm(directory, { recursive: true, force: true })
+  }
 })
 
 test('a process whose event loop is blocked beyond its TTL answers rightly in the same tick', async () => {
