@@ -46,7 +46,10 @@ export interface LeaseOptions {
 }
 
 export interface AcquireOptions extends LeaseOptions {
-  /** How long to wait for the lease; 0 for one attempt. Default: until the signal aborts. */
+  /**
+   * How long to wait for the lease; 0 for one attempt. Default: until the signal aborts. A database that gives no first
+   * answer is waited for up to a second.
+   */
   readonly wait?: Duration | undefined
   /** Stops the waiting; `acquire` then throws the signal's reason. It has no effect on a lease already granted. */
   readonly signal?: AbortSignal | undefined

@@ -49,6 +49,9 @@ interface Seat {
   readonly releases: Batcher<Term, ReleaseAnswer>
 }
 
+/** A caller with a shorter limit still waits so long for the first answer. */
+const firstAnswerMs = 1000
+
 /** An attempt whose holder turned out to be gone is made again under a new one, so often at most. */
 const maxRejoins = 5
 
@@ -105,16 +108,13 @@ export class LeaseClient<L extends HeldLease> {
     const closing = this.#closing.signal
     closing.throwIfAborted()
     signal?.throwIfAborted()
-    const patience = new Patience(
-      this.#options.clock,
-      waitMs,
-      signal === undefined ? closing : AbortSignal.any([signal, closing]),
-    )
+    const stop = signal === undefined ? closing : AbortSignal.any([signal, closing])
+    const patience = new Patience(this.#options.clock, waitMs, stop)
     try {
       const turn = waitMs === 0 ? this.#line.tryEnter(name) : await this.#line.enter(name, patience)
       return turn === undefined
         ? new NotAcquiredError(name, 0, this.#ownContender())
-        : await this.#contend(request, turn, patience)
+        : await this.#contend(request, turn, patience, stop)
     } catch (error) {
       if (!(error instanceof PatienceOver)) throw error
       return new NotAcquiredError(name, patience.waitedMs, this.#ownContender())
@@ -124,14 +124,22 @@ export class LeaseClient<L extends HeldLease> {
   }
 
   /** Tries until granted or out of patience. The turn is kept by the lease, or given up. */
-  async #contend(request: AcquireRequest, turn: Turn, patience: Patience): Promise<L | NotAcquiredError> {
+  async #contend(
+    request: AcquireRequest,
+    turn: Turn,
+    patience: Patience,
+    stop: AbortSignal,
+  ): Promise<L | NotAcquiredError> {
     let contender: Contender | undefined
     let failure: RequestFailure | undefined
     for (let tries = 1; ; tries += 1) {
       let pauseMs: number
       const attempt = this.#attempt(request, turn)
+      // However short the wait is, a healthy database gets the time to say whether the lease is free.
+      const isShort = tries === 1 && request.waitMs > 0 && request.waitMs < firstAnswerMs
+      const asking = isShort ? new Patience(this.#options.clock, firstAnswerMs, stop) : patience
       try {
-        const outcome = await patience.within(attempt)
+        const outcome = await asking.within(attempt)
         if ('lease' in outcome) return outcome.lease
         contender = outcome.refusal.contender
         failure = undefined
@@ -144,7 +152,7 @@ export class LeaseClient<L extends HeldLease> {
         }
         pauseMs = nextTryMs(outcome.refusal, tries, Math.random())
       } catch (error) {
-        if (patience.isOver) {
+        if (asking.isOver) {
           // The attempt may still be on the wire. Its lease goes straight back, and nobody else in this process asks
           // for the name before that is settled.
           void this.#abandon(attempt, turn)
@@ -159,6 +167,8 @@ export class LeaseClient<L extends HeldLease> {
         this.#options.logger.warn(`fencepost: lease "${request.name}" is asked for again: ${error.message}`)
         failure = error
         pauseMs = Math.min(2000, 50 * 2 ** Math.min(tries, 6)) * (0.5 + Math.random() / 2)
+      } finally {
+        if (asking !== patience) asking.done()
       }
       try {
         await patience.sleep(pauseMs)

@@ -120,6 +120,14 @@ describe('acquire', () => {
     }
   })
 
+  test('of a free lease is granted however short the limit is', async () => {
+    const fencepost = await database.open()
+    for (let turn = 0; turn < 20; turn += 1) {
+      const lease = await fencepost.acquire(uniqueName(), { wait: 1 })
+      expect(lease.isHeld).toBe(true)
+    }
+  })
+
   test('stops with the signal’s reason, and leaves nothing behind', async () => {
     const [mine, theirs] = [await database.open(), await database.open()]
     const name = uniqueName()
