@@ -5,16 +5,9 @@ import type { Connection } from '../database/connection.ts'
 import { RequestFailure, describeFailure, isTransient } from '../database/failure.ts'
 import { FencepostError, NotAcquiredError, SequenceMismatchError, type Contender } from '../errors.ts'
 import type { Logger } from '../logger.ts'
-import { Batcher } from './batcher.ts'
-import type { HeldLease, HeldLeaseOptions, ReleaseOutcome } from './held-lease.ts'
-import { Holder } from './holder.ts'
-import {
-  type AcquireAnswer,
-  type HolderIdentity,
-  type Protocol,
-  type ReleaseAnswer,
-  isHolderGone,
-} from './protocol.ts'
+import type { HeldLease, HeldLeaseOptions } from './held-lease.ts'
+import { type AcquireAnswer, type HolderIdentity, type Protocol, isHolderGone } from './protocol.ts'
+import { Seat } from './seat.ts'
 import type { Term } from './term.ts'
 import { Line, Patience, PatienceOver, type Turn, nextTryMs } from './waiting.ts'
 
@@ -33,20 +26,9 @@ export interface LeaseClientOptions<L extends HeldLease> {
   readonly logger: Logger
   readonly identity: Omit<HolderIdentity, 'id'>
   /** A connection for one holder's beats. */
-  connectBeats(): Connection
+  readonly connectBeats: () => Connection
   /** Makes the handle that callers get. */
   createLease(options: HeldLeaseOptions): L
-}
-
-/** A holder with the batches of requests that are made in its name. */
-interface Seat {
-  readonly holder: Holder
-  readonly beats: Connection
-  /** Terms given back, by name, and when that was answered: the answer is not durable until a later beat is. */
-  readonly givenBack: Map<string, { readonly term: Term; readonly atMs: number }>
-  readonly joined: Promise<void>
-  readonly acquires: Map<string, Batcher<string, AcquireAnswer>>
-  readonly releases: Batcher<Term, ReleaseAnswer>
 }
 
 /** A caller with a shorter limit still waits so long for the first answer. */
@@ -90,17 +72,7 @@ export class LeaseClient<L extends HeldLease> {
     this.#closing.abort(reason)
     const seats = [...this.#seats.values()]
     this.#seats.clear()
-    await Promise.all(
-      seats.map(async ({ holder, beats, joined }) => {
-        await joined.catch(() => {})
-        await holder.end().catch((error: unknown) => {
-          this.#options.logger.warn(
-            `fencepost: a holder could not be ended, its leases expire: ${String(error)}`,
-          )
-        })
-        await beats.close()
-      }),
-    )
+    await Promise.all(seats.map((seat) => seat.close()))
   }
 
   async #acquire(request: AcquireRequest): Promise<L | NotAcquiredError> {
@@ -216,7 +188,7 @@ export class LeaseClient<L extends HeldLease> {
     for (let rejoins = 0; ; rejoins += 1) {
       const seat = await this.#seat(request.ttlMs)
       try {
-        const answer = await this.#acquires(seat, request.sequence).add(request.name)
+        const answer = await seat.acquire(request.name, request.sequence)
         if (!answer.isGranted) return answer
         const term: Term = {
           lease: request.name,
@@ -224,8 +196,6 @@ export class LeaseClient<L extends HeldLease> {
           holderId: seat.holder.id,
           sequence: request.sequence,
         }
-        // A grant is durable, and with it the release that came before.
-        seat.givenBack.delete(request.name)
         if (seat.holder.isAlive) return { lease: this.#lease(term, seat, turn) }
         // The answer came too late to be trusted. The holder is ended, and the term with it.
         seat.holder.lose('expired')
@@ -243,124 +213,29 @@ export class LeaseClient<L extends HeldLease> {
       term,
       holder: seat.holder,
       logger: this.#options.logger,
-      giveBack: () => this.#giveBack(term, seat),
+      giveBack: () => seat.giveBack(term),
       onOver: () => turn.leave(),
     })
-  }
-
-  /** Asks until it is known, or until the TTL has passed without an answer. Then it goes on asking quietly. */
-  async #giveBack(term: Term, seat: Seat): Promise<ReleaseOutcome> {
-    const { clock } = this.#options
-    const startedMs = clock.monotonicMs()
-    const { promise, resolve } = Promise.withResolvers<ReleaseOutcome>()
-    let sleepMs = 10
-    let isUnsure = false
-    const ask = async (): Promise<void> => {
-      try {
-        const answer = await seat.releases.add(term)
-        // While our holder lives nobody else can have freed it: an earlier request did, and its answer was lost.
-        if (answer === 'released' || (answer === 'not_held' && isUnsure && seat.holder.isAlive)) {
-          seat.givenBack.set(term.lease, { term, atMs: clock.monotonicMs() })
-          return resolve('released')
-        }
-        if (answer === 'not_held') return resolve('not-held')
-      } catch (error) {
-        isUnsure = true
-        this.#options.logger.debug(
-          `fencepost: release of lease "${term.lease}" is sent again: ${String(error)}`,
-        )
-        if (clock.monotonicMs() - startedMs >= seat.holder.ttlMs) resolve('unknown')
-      }
-      if (seat.holder.isLost) return resolve('unknown')
-      clock.after(sleepMs, () => void ask())
-      sleepMs = Math.min(sleepMs * 2, 500)
-    }
-    void ask()
-    return promise
-  }
-
-  /**
-   * A release commits without waiting for the disk, so a crash of the server can undo it, and this holder, which lives
-   * on, would keep the lease that nobody holds any more. The beat was durable, and with it every release answered before
-   * it was sent; unless a crash came in between. So they are asked for once more: "not held" settles it.
-   */
-  async #confirmGivenBack(ttlMs: number, sentAtMs: number): Promise<void> {
-    const seat = this.#seats.get(ttlMs)
-    if (seat === undefined) return
-    const older = [...seat.givenBack.values()].filter(({ atMs }) => atMs < sentAtMs)
-    await Promise.all(
-      older.map(async ({ term }) => {
-        const answer = await seat.releases.add(term).catch(() => 'unknown' as const)
-        if (seat.givenBack.get(term.lease)?.term !== term) return
-        if (answer === 'not_held') seat.givenBack.delete(term.lease)
-        else if (answer === 'released') {
-          seat.givenBack.set(term.lease, { term, atMs: this.#options.clock.monotonicMs() })
-        }
-      }),
-    )
   }
 
   async #seat(ttlMs: number): Promise<Seat> {
     let seat = this.#seats.get(ttlMs)
     if (seat === undefined || seat.holder.isLost) {
       this.#assertOpen()
-      seat = this.#newSeat(ttlMs)
+      const { protocol, clock, logger, identity, connectBeats } = this.#options
+      seat = new Seat({
+        identity: { id: randomUUID(), ...identity },
+        ttlMs,
+        protocol,
+        clock,
+        logger,
+        // The next holder of this TTL takes the connection over: it may well be what still works.
+        beats: seat?.beats ?? connectBeats(),
+      })
       this.#seats.set(ttlMs, seat)
-      const created = seat
-      // The next caller joins anew; those who wait for this one are told.
-      created.joined.catch(() => created.holder.lose('expired'))
     }
     await seat.joined
     return seat
-  }
-
-  #newSeat(ttlMs: number): Seat {
-    const { protocol, clock, logger, identity } = this.#options
-    // The next holder of this TTL takes the connection over: it may well be what still works.
-    const beats = this.#seats.get(ttlMs)?.beats ?? this.#options.connectBeats()
-    const holder = new Holder({
-      identity: { id: randomUUID(), ...identity },
-      ttlMs,
-      protocol,
-      clock,
-      logger,
-      beats,
-      onBeat: (sentAtMs) => void this.#confirmGivenBack(ttlMs, sentAtMs),
-    })
-    return {
-      holder,
-      beats,
-      givenBack: new Map(),
-      joined: holder.join(),
-      acquires: new Map(),
-      releases: new Batcher((terms) =>
-        protocol.release(
-          terms.map((term) => term.lease),
-          terms.map((term) => term.token),
-          holder.id,
-        ),
-      ),
-    }
-  }
-
-  #acquires(seat: Seat, sequence: string): Batcher<string, AcquireAnswer> {
-    let batcher = seat.acquires.get(sequence)
-    if (batcher === undefined) {
-      batcher = new Batcher((names) => this.#sendAcquire(seat.holder, names, sequence))
-      seat.acquires.set(sequence, batcher)
-    }
-    return batcher
-  }
-
-  async #sendAcquire(holder: Holder, names: string[], sequence: string): Promise<AcquireAnswer[]> {
-    await holder.settle()
-    const attempt = holder.nextAttempt()
-    try {
-      return await this.#options.protocol.acquire(names, holder.id, attempt, sequence)
-    } catch (error) {
-      if (error instanceof RequestFailure && error.effect === 'unknown') holder.leaveUnsettled(attempt, names)
-      throw error
-    }
   }
 
   #ownContender(): Contender {
