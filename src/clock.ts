@@ -56,8 +56,9 @@ class SystemClock implements Clock {
       timer = setTimeout(
         () => {
           const stillMs = due - this.monotonicMs()
-          // A timer may fire a fraction early, and a long delay comes in pieces.
-          if (stillMs > 1) arm(stillMs)
+          // A timer may fire a fraction early, and a long delay comes in pieces. A deadline must not be looked at before
+          // it has passed.
+          if (stillMs > 0) arm(stillMs)
           else action()
         },
         Math.min(Math.max(Math.ceil(leftMs), 0), longestTimerMs),

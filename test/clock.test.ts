@@ -25,4 +25,12 @@ describe('the system clock', () => {
     expect(fired).toEqual([])
     vi.clearAllTimers()
   })
+
+  test('fires a timer when its time has passed, not a moment before', async () => {
+    for (let turn = 0; turn < 30; turn += 1) {
+      const due = systemClock.monotonicMs() + 3.3
+      await new Promise<void>((resolve) => systemClock.after(3.3, resolve))
+      expect(systemClock.monotonicMs()).toBeGreaterThanOrEqual(due)
+    }
+  })
 })

@@ -71,15 +71,24 @@ withDatabase(program.command('run'))
   .allowExcessArguments()
   .option('--ttl <duration>', 'how long the lease outlives this process when it dies, at least 1s', '30s')
   .option('--wait <duration>', 'how long to wait for the lease; 0s for one attempt', '0s')
-  .option('--grace <duration>', 'time between TERM and KILL for the command when the lease is lost', '5s')
+  .option(
+    '--grace <duration>',
+    'time between TERM and KILL for the command when the lease is lost, at most a third of the TTL (default: a sixth of the TTL, at most 5s)',
+  )
   .option('--label <text>', 'what others see as the holder (default: host:pid)')
   .option('--conflict-exit-code <code>', 'exit code when the lease was not acquired (default: 75)')
   .addHelpText(
     'after',
     `
 The command gets FENCEPOST_LEASE, FENCEPOST_TOKEN, FENCEPOST_HOLDER and FENCEPOST_FENCE_SQL: the SQL that, as the first
-statement of a transaction, fences its writes. It runs in a process group of its own; INT and TERM are passed on, and
-after a loss they end the grace. The lease is given back when the command is gone.
+statement of a transaction, fences its writes. It runs in a session of its own; INT, TERM, HUP, QUIT,
+USR1 and USR2 are passed on to it and to what it started.
+
+When no heartbeat gets through, the command gets TERM while there is time for the grace, and KILL before anybody else
+can be granted the lease. When the lease has been taken away, TERM comes at once. INT, TERM, HUP and QUIT end the grace.
+
+The lease is given back when the command is gone and nothing is left of what it started: what outlives the command gets
+TERM, and KILL after the grace. What is meant to stay has to be started with setsid; it then runs without the lease.
 
 Exit codes: the command's own; 128+n when signal n ended it; 126 not executable, 127 not found; 64 wrong usage;
 69 database unavailable; 70 the lease was lost (even if the command said 0); 75 not acquired.

@@ -1,15 +1,18 @@
 import { type ChildProcess, spawn } from 'node:child_process'
-import { readFileSync, readdirSync } from 'node:fs'
 import { constants } from 'node:os'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { exitCode } from './exit-code.ts'
+import { livingGroups } from './process-session.ts'
 
 /** How often a group is looked at while it ends. Nothing tells when the last process of a group has gone. */
 const pollMs = 20
 /** A killed process goes at once, unless it hangs in the kernel. That is no reason to hang as well. */
 const killedWithinMs = 5000
 
-/** A command in a process group of its own, so that what it starts can be ended with it. */
+/**
+ * A command in a process group and a session of its own, so that what it starts can be ended with it. Where the system
+ * tells of sessions, that is also what is in another group of it: what `timeout` or a shell with job control has started.
+ */
 export class ProcessGroup {
   readonly #child: ChildProcess | undefined
   #failure: string | undefined
@@ -54,7 +57,20 @@ export class ProcessGroup {
     return this.#failure
   }
 
-  /** Sends a signal to the command and to everything it started. */
+  /** The number of the group; undefined when the command could not be started. */
+  get id(): number | undefined {
+    return this.#child?.pid
+  }
+
+  /** Whether anything of the group is left that could write. */
+  get isAlive(): boolean {
+    const pid = this.#child?.pid
+    if (pid === undefined) return false
+    if (!this.#isLeaderGone) return true
+    return (livingGroups(pid)?.size ?? Number(isAnswered(pid))) > 0
+  }
+
+  /** Sends a signal to the command and to what it started. */
   signal(signal: NodeJS.Signals): void {
     this.#kill(signal)
   }
@@ -62,11 +78,24 @@ export class ProcessGroup {
   /** TERM, then KILL to what is left after `graceMs` or when hurried. Settles when nothing is left that could write. */
   async end(graceMs: number): Promise<void> {
     this.#kill('SIGTERM')
-    await this.#gone(graceMs, () => this.#isHurried)
     // Also when the command itself has gone: what it started may still write.
-    if (!this.#isAlive) return
-    this.#kill('SIGKILL')
-    await this.#gone(killedWithinMs, () => false)
+    if (await this.isGoneWithin(graceMs, () => this.#isHurried)) return
+    await this.isGoneWithin(killedWithinMs, () => {
+      // Again each time, because it may have started something while it was looked for.
+      this.#kill('SIGKILL')
+      return false
+    })
+  }
+
+  /** Waits until nothing of the group is left. False when there is after `limitMs`, or when it is over before. */
+  async isGoneWithin(limitMs: number, isOver: () => boolean = () => false): Promise<boolean> {
+    const due = performance.now() + limitMs
+    while (this.isAlive) {
+      const leftMs = due - performance.now()
+      if (leftMs <= 0 || isOver()) return false
+      await sleep(Math.min(pollMs, leftMs))
+    }
+    return true
   }
 
   /** Ends the grace of `end`. */
@@ -74,61 +103,25 @@ export class ProcessGroup {
     this.#isHurried = true
   }
 
-  async #gone(limitMs: number, isOver: () => boolean): Promise<void> {
-    const due = performance.now() + limitMs
-    while (this.#isAlive && !isOver()) {
-      const leftMs = due - performance.now()
-      if (leftMs <= 0) return
-      await sleep(Math.min(pollMs, leftMs))
-    }
-  }
-
-  get #isAlive(): boolean {
+  #kill(signal: NodeJS.Signals): void {
     const pid = this.#child?.pid
-    if (pid === undefined) return false
-    if (!this.#isLeaderGone) return true
-    return this.#kill(0) && hasLivingProcess(pid)
+    if (pid === undefined) return
+    const groups = livingGroups(pid) ?? new Set([pid])
+    for (const group of groups) isAnswered(group, signal)
   }
+}
 
-  /** False when the group is gone. */
-  #kill(signal: NodeJS.Signals | 0): boolean {
-    const pid = this.#child?.pid
-    if (pid === undefined) return false
-    try {
-      return process.kill(-pid, signal)
-    } catch (error) {
-      // EPERM: it lives, under another user.
-      return (error as NodeJS.ErrnoException).code === 'EPERM'
-    }
+/** Sends a signal to a process group, or asks for it with none. False when the group is gone. */
+function isAnswered(group: number, signal: NodeJS.Signals | 0 = 0): boolean {
+  try {
+    return process.kill(-group, signal)
+  } catch (error) {
+    // EPERM: it lives, under another user.
+    return (error as NodeJS.ErrnoException).code === 'EPERM'
   }
 }
 
 /** 128 + n, as shells have it. */
 export function signalCode(signal: NodeJS.Signals): number {
   return 128 + constants.signals[signal]
-}
-
-/**
- * Whether any process of the group is more than a zombie. An orphan stays a zombie until PID 1 reaps it, which some
- * containers' never does, and a zombie keeps the group in being without writing anything.
- */
-function hasLivingProcess(group: number): boolean {
-  let entries: string[]
-  try {
-    entries = readdirSync('/proc').filter((entry) => /^\d+$/.test(entry))
-  } catch {
-    entries = []
-  }
-  // No Linux: the answer to the signal stands.
-  if (entries.length === 0) return true
-  return entries.some((entry) => {
-    try {
-      // pid (name) state ppid pgrp …, and the name may hold anything.
-      const stat = readFileSync(`/proc/${entry}/stat`, 'latin1')
-      const [state = '', , pgrp] = stat.slice(stat.lastIndexOf(')') + 2).split(' ')
-      return Number(pgrp) === group && !'ZX'.includes(state)
-    } catch {
-      return false
-    }
-  })
 }

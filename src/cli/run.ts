@@ -6,6 +6,7 @@ import type { Lease } from '../fence/lease.ts'
 import { checkName } from '../lease/name.ts'
 import { type DatabaseOptions, databaseUrl } from './database-url.ts'
 import { exitCode, exitCodeOf } from './exit-code.ts'
+import { graceFor } from './grace.ts'
 import { signalCode } from './process-group.ts'
 import { SignalGuard } from './signal-guard.ts'
 import { supervise } from './supervise.ts'
@@ -13,13 +14,12 @@ import { supervise } from './supervise.ts'
 export interface RunOptions extends DatabaseOptions {
   readonly ttl: string
   readonly wait: string
-  readonly grace: string
+  readonly grace?: string
   readonly label?: string
   readonly conflictExitCode?: string
 }
 
-const hourMs = 3_600_000
-const dayMs = 24 * hourMs
+const dayMs = 24 * 3_600_000
 
 /**
  * A database that does not answer must not keep a finished command from being reported: after these the wrapper goes,
@@ -60,11 +60,15 @@ async function runUnder(
   guard: SignalGuard,
 ): Promise<number> {
   const { code, isLost } = await supervise(lease, command, { graceMs, guard, say })
-  const outcome = await within(releaseWithinMs, lease.release())
+  // A lease that was given up has no more time to be given back than it had left.
+  const limitMs = isLost ? Math.min(releaseWithinMs, lease.expiresInMs) : releaseWithinMs
+  const outcome = await within(limitMs, lease.release())
   // "not-held" is how a loss comes out that no heartbeat has met yet.
   if (isLost || outcome === 'not-held') {
+    // A database that answers again in time has not lost it, but the command has been ended for it.
+    const what = outcome === 'released' ? 'given up' : 'lost'
     const when = code === undefined ? 'before the command was started' : 'while the command ran'
-    say(`lease "${lease.name}" (token ${lease.token}) was lost ${when}`)
+    say(`lease "${lease.name}" (token ${lease.token}) was ${what} ${when}`)
     return exitCode.leaseLost
   }
   if (outcome !== 'released') {
@@ -87,11 +91,12 @@ interface Settings {
 function checkedSettings(name: string, options: RunOptions): Settings {
   checkName('the name of a lease', name)
   if (options.label !== undefined) checkName('--label', options.label)
+  // The command line is no place for test-sized TTLs, so the library's own bounds hold.
+  const ttlMs = durationMs('--ttl', options.ttl, { minMs: 1000, maxMs: dayMs })
   return {
-    // The command line is no place for test-sized TTLs, so the library's own bounds hold.
-    ttlMs: durationMs('--ttl', options.ttl, { minMs: 1000, maxMs: dayMs }),
+    ttlMs,
     waitMs: durationMs('--wait', options.wait, { minMs: 0, maxMs: 366 * dayMs }),
-    graceMs: durationMs('--grace', options.grace, { minMs: 0, maxMs: hourMs }),
+    graceMs: graceFor(ttlMs, options.grace),
     conflictExitCode: readExitCode(options.conflictExitCode),
   }
 }

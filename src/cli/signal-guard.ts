@@ -1,17 +1,20 @@
-const guarded = ['SIGINT', 'SIGTERM'] as const
+const ending = ['SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT'] as const
+const telling = ['SIGUSR1', 'SIGUSR2'] as const
 
 /**
- * What INT and TERM to the wrapper mean: until the command runs they stop the waiting, then they are the command's, and
- * afterwards they must not cut off the giving back of the lease, which is bounded anyway.
+ * What signals to the wrapper mean. Until the command runs, those that end a program stop the waiting. Then they are
+ * the command's, and so are those that tell it something: it has a session of its own, so neither the terminal nor a
+ * closing connection reaches it in another way. Afterwards they must not cut off the giving back of the lease, which is
+ * bounded anyway.
  */
 export class SignalGuard implements Disposable {
   readonly #stop = new AbortController()
-  readonly #handlers = guarded.map((signal) => [signal, () => this.#on(signal)] as const)
+  readonly #handlers = new Map<NodeJS.Signals, () => void>()
   #forward: ((signal: NodeJS.Signals) => void) | undefined
   #received: NodeJS.Signals | undefined
 
   constructor() {
-    for (const [signal, handler] of this.#handlers) process.on(signal, handler)
+    for (const signal of ending) this.#handle(signal)
   }
 
   /** Aborts when a signal comes before there is anybody to forward it to. */
@@ -37,12 +40,24 @@ export class SignalGuard implements Disposable {
     }
   }
 
+  /**
+   * Passes on every signal from now on. USR1 and USR2 keep their meaning for this process until then: there is nobody
+   * else whom they could be for. Afterwards the one would start a debugger here, and the other end the wrapper alone.
+   */
   forwardTo(forward: (signal: NodeJS.Signals) => void): void {
     this.#forward = forward
+    for (const signal of telling) this.#handle(signal)
   }
 
   [Symbol.dispose](): void {
     for (const [signal, handler] of this.#handlers) process.off(signal, handler)
+  }
+
+  #handle(signal: NodeJS.Signals): void {
+    if (this.#handlers.has(signal)) return
+    const handler = (): void => this.#on(signal)
+    this.#handlers.set(signal, handler)
+    process.on(signal, handler)
   }
 
   #on(signal: NodeJS.Signals): void {
@@ -53,4 +68,9 @@ export class SignalGuard implements Disposable {
     this.#received ??= signal
     this.#stop.abort(new Error(`stopped by ${signal}`))
   }
+}
+
+/** Whether the signal asks for the end, unless the program says otherwise. */
+export function asksForTheEnd(signal: NodeJS.Signals): boolean {
+  return (ending as readonly string[]).includes(signal)
 }

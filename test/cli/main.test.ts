@@ -32,6 +32,12 @@ test('the help of run names each of its exit codes', async () => {
   for (const code of ['128+n', '126', '127', '64', '69', '70', '75']) expect(stdout).toContain(code)
 })
 
+test('the help of run tells how long the grace is and how to leave something behind', async () => {
+  const { stdout } = await runCli(['run', '--help'])
+  expect(stdout.replaceAll(/\s+/g, ' ')).toContain('default: a sixth of the TTL, at most 5s')
+  expect(stdout).toContain('setsid')
+})
+
 test('--version prints the version of the package', async () => {
   expect(await runCli(['--version'])).toEqual({
     code: 0,

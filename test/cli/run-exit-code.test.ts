@@ -65,6 +65,16 @@ describe('the exit code', () => {
     ['--wait 5', ['run', 'job', '--wait', '5', '--', 'true'], '--wait must be'],
     ['--wait forever', ['run', 'job', '--wait', 'forever', '--', 'true'], '--wait must be'],
     ['--grace soon', ['run', 'job', '--grace', 'soon', '--', 'true'], '--grace must be'],
+    [
+      '--grace 5s with --ttl 3s',
+      ['run', 'job', '--ttl', '3s', '--grace', '5s', '--', 'true'],
+      'got --grace 5s with --ttl 3s, which allows 1s',
+    ],
+    [
+      'a --grace a little above a third of the TTL',
+      ['run', 'job', '--grace', '10001ms', '--', 'true'],
+      'at most a third of --ttl',
+    ],
     ['an empty --label', ['run', 'job', '--label', '', '--', 'true'], '--label must have'],
     ['--conflict-exit-code 256', ['run', 'job', '--conflict-exit-code', '256', '--', 'true'], '0 to 255'],
     ['--conflict-exit-code no', ['run', 'job', '--conflict-exit-code', 'no', '--', 'true'], '0 to 255'],

@@ -1,10 +1,22 @@
 import { existsSync } from 'node:fs'
-import { beforeAll, describe, expect, test } from 'vitest'
+import { writeFile } from 'node:fs/promises'
+import { constants } from 'node:os'
+import { dirname } from 'node:path'
+import { afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest'
 import { Cli, eventually, isGone, runCli } from '../support/cli.ts'
 import { TcpProxy } from '../support/tcp-proxy.ts'
 import { RunBench } from './run-bench.ts'
 
 const bench = new RunBench()
+
+/** A background process, in shell, that TERM does not end. It says its number first. */
+const stubborn = `sh -c 'trap "" TERM; echo "$$ ready"; exec sleep 100 >/dev/null 2>&1'`
+/** A loop, in shell, that a signal can interrupt, and that ends with the folder of the file: after the tests. */
+function untilTheEnd(file: string): string {
+  return `while test -d ${dirname(file)}; do sleep 0.01; done`
+}
+/** A TTL and a grace that no test waits for. */
+const unhurried = ['--ttl', '1d', '--grace', '8h']
 
 describe('what the command gets', () => {
   test('is its arguments byte by byte, without a shell', async () => {
@@ -131,36 +143,15 @@ describe('a lease that is lost while the command runs', () => {
 
   test('takes along what outlives the command itself', async () => {
     const name = bench.newName()
-    const survivor = 'trap "" TERM; echo "$$ ready"; exec sleep 100'
     // Without its output it could not keep the wrapper's pipes open either.
     const cli = await bench.startReady(
       [name, '--ttl', '1s', '--grace', '200ms'],
-      ['sh', '-c', `sh -c '${survivor}' & wait`],
+      ['sh', '-c', `${stubborn} & wait`],
     )
     const pid = Number(/\d+/.exec(cli.stdout)![0])
     await bench.steal(name)
     expect(await cli.closed).toMatchObject({ code: 70 })
     expect(isGone(pid)).toBe(true)
-  })
-
-  test('does not make the wrapper wait for the grace when everything is gone', async () => {
-    const name = bench.newName()
-    const cli = await bench.startReady(
-      [name, '--ttl', '1s', '--grace', '1h'],
-      ['sh', '-c', 'echo ready; exec sleep 100'],
-    )
-    await bench.steal(name)
-    expect(await cli.closed).toMatchObject({ code: 70 })
-  })
-
-  test.for(['SIGINT', 'SIGTERM'] as const)('lets %s to the wrapper end the grace', async (signal) => {
-    const name = bench.newName()
-    const script = 'trap "" TERM INT; echo ready; sleep 100'
-    const cli = await bench.startReady([name, '--ttl', '1s', '--grace', '1h'], ['sh', '-c', script])
-    await bench.steal(name)
-    await cli.says('ending the command', 'stderr')
-    cli.signal(signal)
-    expect(await cli.closed).toMatchObject({ code: 70 })
   })
 
   test('is noticed when the database falls silent, and the wrapper ends although it stays so', async () => {
@@ -213,17 +204,162 @@ describe('a lease that is lost while the command runs', () => {
   })
 })
 
-describe('a signal to the wrapper', () => {
-  test.for([
-    ['SIGINT', 130],
-    ['SIGTERM', 143],
-  ] as const)('is passed on: %s', async ([signal, code]) => {
+describe('a lease that no heartbeat renews', () => {
+  let proxy: TcpProxy
+  beforeEach(async () => {
+    proxy = await TcpProxy.start(bench.database.url)
+  })
+  afterEach(() => proxy.stop())
+
+  async function expiryOf(cli: Cli): Promise<Date> {
+    const [row] = await bench.database.query<{ expires_at: Date }>(
+      'select expires_at from fencepost.holder where pid = $1',
+      [cli.pid],
+    )
+    return row!.expires_at
+  }
+
+  test('has its command dead before it is granted to another, although TERM is ignored', async () => {
     const name = bench.newName()
-    const cli = await bench.startReady([name], ['sh', '-c', 'echo ready; exec sleep 100'])
-    cli.signal(signal)
-    expect(await cli.closed).toEqual({ code, signal: null, stdout: 'ready\n', stderr: '' })
+    const cli = await bench.startReady(
+      [name, '--ttl', '2s', '--grace', '600ms'],
+      ['sh', '-c', stubborn],
+      proxy.url,
+    )
+    const pid = Number(/\d+/.exec(cli.stdout)![0])
+    const successor = await bench.database.open()
+    proxy.drop()
+    await successor.acquire(name, { wait: '20s' })
+    expect(isGone(pid)).toBe(true)
+    await proxy.stop()
+    expect(await cli.closed).toMatchObject({ code: 70 })
+    expect(cli.stderr).toMatch(/runs out and no heartbeat gets through: ending the command/)
+  })
+
+  test('counts as lost from TERM on, even when heartbeats come through again and the command says 0', async () => {
+    const name = bench.newName()
+    const cli = await bench.startReady(
+      [name, '--ttl', '2s', '--grace', '600ms'],
+      ['sh', '-c', `trap "read line; exit 0" TERM; echo ready; ${untilTheEnd(bench.newFile())}`],
+      proxy.url,
+    )
+    proxy.drop()
+    await cli.says('no heartbeat gets through: ending the command', 'stderr')
+    const before = await expiryOf(cli)
+    expect(await bench.stateOf(name)).toBe('held')
+    proxy.restore()
+    await eventually(async () => (await expiryOf(cli)) > before)
+    cli.tell('')
+    expect(await cli.closed).toMatchObject({ code: 70 })
+    expect(cli.stderr).toContain('was given up while the command ran')
     expect(await bench.stateOf(name)).toBe('free')
   })
+
+  test('changes nothing when a heartbeat comes through in time', async () => {
+    const name = bench.newName()
+    let beats = 0
+    proxy.onReply((_reply, sent) => {
+      // By its text at first, and then by the name under which it was prepared.
+      if (!/fencepost[._]beat/.test(sent.toString('latin1'))) return 'pass'
+      beats += 1
+      return beats === 1 ? 'cut' : 'pass'
+    })
+    const cli = await bench.startReady([name, '--ttl', '1s'], undefined, proxy.url)
+    // By the fourth the time of the grant is over.
+    await eventually(() => beats >= 4)
+    cli.tell('on')
+    expect(await cli.closed).toEqual({ code: 0, signal: null, stdout: 'ready\nread on\n', stderr: '' })
+  })
+})
+
+describe('a command that ends before what it has started', () => {
+  // It takes TERM for a request, and ends when it is allowed to.
+  const careful = (permit: string): string =>
+    `trap "echo cleaning; while test -d ${dirname(permit)} && ! test -e ${permit}; do sleep 0.01; done; exit 0" TERM; echo ready; ${untilTheEnd(permit)}`
+
+  test.for([
+    ['by itself', 3],
+    ['by a signal', 143],
+  ] as const)('keeps the lease held until that is gone: %s', async ([how, code]) => {
+    const name = bench.newName()
+    const permit = bench.newFile()
+    const cli = await bench.startReady(
+      [name, ...unhurried],
+      ['sh', '-c', `sh -c '${careful(permit)}' & read line; exit 3`],
+    )
+    if (how === 'by a signal') cli.signal('SIGTERM')
+    else cli.tell('')
+    await cli.says('cleaning')
+    await cli.says('what it has started is not', 'stderr')
+    expect(await bench.stateOf(name)).toBe('held')
+    await writeFile(permit, '')
+    expect(await cli.closed).toMatchObject({ code })
+    expect(await bench.stateOf(name)).toBe('free')
+  })
+
+  test.for([
+    ['a process of its group', stubborn],
+    ['a process of another group of its session', `timeout 100 ${stubborn}`],
+  ] as const)('has it killed after the grace: %s', async ([, background]) => {
+    const name = bench.newName()
+    const cli = await bench.startReady(
+      [name, '--grace', '100ms'],
+      ['sh', '-c', `${background} & read line; exit 3`],
+    )
+    const pid = Number(/\d+/.exec(cli.stdout)![0])
+    cli.tell('')
+    expect(await cli.closed).toMatchObject({ code: 3 })
+    expect(isGone(pid)).toBe(true)
+    expect(await bench.stateOf(name)).toBe('free')
+  })
+
+  test('does not make the wrapper wait for the grace when everything is gone', async () => {
+    const cli = await bench.startReady(
+      [bench.newName(), ...unhurried],
+      ['sh', '-c', 'sleep 100 & echo ready; read line; exit 3'],
+    )
+    cli.tell('')
+    expect(await cli.closed).toMatchObject({ code: 3 })
+  })
+
+  test('lets a signal to the wrapper end the grace', async () => {
+    const name = bench.newName()
+    const cli = await bench.startReady([name, ...unhurried], ['sh', '-c', `${stubborn} & read line; exit 3`])
+    const pid = Number(/\d+/.exec(cli.stdout)![0])
+    cli.tell('')
+    await cli.says('what it has started is not', 'stderr')
+    cli.signal('SIGHUP')
+    expect(await cli.closed).toMatchObject({ code: 3 })
+    expect(isGone(pid)).toBe(true)
+  })
+
+  test('may leave behind what has a session of its own', async () => {
+    const name = bench.newName()
+    const script = `
+      const child = require('node:child_process').spawn('sleep', ['100'], { detached: true, stdio: 'ignore' })
+      console.log(child.pid)
+      child.unref()`
+    const result = await bench.run([name], [process.execPath, '-e', script])
+    expect(result).toMatchObject({ code: 0, stderr: '' })
+    const pid = Number(result.stdout)
+    expect(isGone(pid)).toBe(false)
+    process.kill(pid)
+    expect(await bench.stateOf(name)).toBe('free')
+  })
+})
+
+describe('a signal to the wrapper', () => {
+  test.for(['SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT', 'SIGUSR1', 'SIGUSR2'] as const)(
+    'is passed on: %s',
+    async (signal) => {
+      const name = bench.newName()
+      const cli = await bench.startReady([name], ['sh', '-c', 'ulimit -c 0; echo ready; exec sleep 100'])
+      cli.signal(signal)
+      const code = 128 + constants.signals[signal]
+      expect(await cli.closed).toEqual({ code, signal: null, stdout: 'ready\n', stderr: '' })
+      expect(await bench.stateOf(name)).toBe('free')
+    },
+  )
 
   test('reaches what the command started', async () => {
     const cli = await bench.startReady(
@@ -271,6 +407,8 @@ describe('a signal to the wrapper', () => {
   test.for([
     ['SIGINT', 130],
     ['SIGTERM', 143],
+    ['SIGHUP', 129],
+    ['SIGQUIT', 131],
   ] as const)('ends the waiting and leaves no lease behind: %s', async ([signal, code]) => {
     const name = bench.newName()
     const marker = bench.newFile()
@@ -288,6 +426,16 @@ describe('a signal to the wrapper', () => {
     await lease.release()
     expect(await bench.stateOf(name)).toBe('free')
     expect(existsSync(marker)).toBe(false)
+  })
+
+  test('that would tell the command something keeps its own meaning while there is none: SIGUSR2', async () => {
+    const name = bench.newName()
+    const holder = await bench.database.open()
+    await holder.acquire(name)
+    const cli = new Cli(['run', name, '--wait', '1h', '--', 'true'], { url: bench.database.url })
+    await bench.isWaiting(cli)
+    cli.signal('SIGUSR2')
+    expect(await cli.closed).toMatchObject({ code: null, signal: 'SIGUSR2' })
   })
 
   test('ends the connecting to a database that does not answer', async () => {
@@ -317,7 +465,7 @@ describe('a database that does not answer any more', () => {
       proxy.drop()
       cli.tell('')
       await eventually(() => isGone(pid))
-      cli.signal('SIGTERM')
+      for (const signal of ['SIGTERM', 'SIGHUP', 'SIGQUIT', 'SIGUSR1', 'SIGUSR2'] as const) cli.signal(signal)
       const result = await cli.closed
       expect(result).toMatchObject({ code: 3, signal: null })
       expect(result.stderr).toContain('could not be given back: it is free after its TTL')

@@ -5,6 +5,7 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { SignalGuard } from '../../src/cli/signal-guard.ts'
 import { supervise } from '../../src/cli/supervise.ts'
+import { eventually } from '../support/cli.ts'
 import { useDatabase } from '../support/database.ts'
 
 const database = useDatabase()
@@ -18,6 +19,7 @@ afterAll(async () => {
 })
 
 const say = (): void => {}
+const hourMs = 3_600_000
 
 test('a command is not started under a lease that was lost before', async () => {
   using guard = new SignalGuard()
@@ -57,3 +59,21 @@ test('a command is started under a lease that is held', async () => {
   })
   expect(existsSync(marker)).toBe(true)
 })
+
+test.for(['SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT'] as const)(
+  'the grace after a loss is ended by %s, and by no signal that only tells something',
+  async (signal) => {
+    using guard = new SignalGuard()
+    const marker = join(directory, signal)
+    const fencepost = await database.open()
+    const lease = await fencepost.acquire(signal, { ttl: '1d' })
+    const script = `exec 2>/dev/null; trap "" INT TERM HUP QUIT; trap "touch ${marker}.told" USR1; touch ${marker}; while test -e ${marker}; do sleep 0.01; done`
+    const end = supervise(lease, ['sh', '-c', script], { graceMs: hourMs, guard, say })
+    await eventually(() => existsSync(marker))
+    await fencepost.close()
+    process.emit('SIGUSR1', 'SIGUSR1')
+    await eventually(() => existsSync(`${marker}.told`))
+    process.emit(signal, signal)
+    expect(await end).toEqual({ code: 137, isLost: true })
+  },
+)
