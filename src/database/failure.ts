@@ -34,6 +34,8 @@ const systemCodes = new Set(['EPIPE', 'EPERM', 'EBADF', 'EBUSY', 'EROFS', 'EXDEV
 
 /** The server may have carried the statement out before it said this, or says it of the connection as a whole. */
 export function isConnectionState(sqlState: string): boolean {
+  // 08P01 is about the message that was sent, such as one with too many parameters.
+  if (sqlState === '08P01') return false
   return (
     sqlState.startsWith('08') || sqlState.startsWith('57P') || sqlState === '25P03' || sqlState === '53300'
   )
@@ -53,9 +55,8 @@ export function isRetryable(sqlState: string | undefined): boolean {
 export function isTransient(failure: RequestFailure): boolean {
   const { sqlState } = failure
   if (sqlState === undefined) return true
-  // FP004: the attempt was given up by its sender, who therefore makes another.
   // 0A000: a plan kept from before an upgrade of the schema; the next session has none.
-  if (sqlState === 'FP004' || sqlState === '25006' || sqlState === '0A000') return true
+  if (sqlState === '25006' || sqlState === '0A000') return true
   return isRetryable(sqlState) || isConnectionState(sqlState) || sqlState.startsWith('53')
 }
 

@@ -174,6 +174,13 @@ function asMigrateError(error: unknown): unknown {
       { cause: error, sqlState },
     )
   }
+  if (sqlState === '55P03') {
+    return new DatabaseError(
+      'QUERY_FAILED',
+      'could not migrate: somebody is using or looking at the leases right now. Stop the programs that use them, or try again.',
+      { cause: error, sqlState },
+    )
+  }
   if (sqlState === '55006') {
     return new DatabaseError('QUERY_FAILED', `could not migrate: ${(error as Error).message}.`, {
       cause: error,

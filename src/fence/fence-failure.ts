@@ -63,7 +63,7 @@ export function transactionFailure(
         `begin a fenced transaction under lease "${term.lease}"`,
       )
     case 'working':
-      return isCutOff(error, isConnectionLost) ? cutOff(term, error) : error
+      return isConnectionLoss(error, isConnectionLost) ? cutOff(term, error) : error
     case 'committing':
       return commitFailure(error, term)
   }
@@ -121,12 +121,17 @@ export function doubtfulCommit(term: Term): OutcomeUnknownError {
   )
 }
 
-/** A session that ended before COMMIT was sent has written nothing. */
-function isCutOff(error: unknown, isConnectionLost: boolean | undefined): boolean {
+/**
+ * Whether an error tells of the statement's connection rather than of the statement. `isLost` is what was observed of the
+ * connection; undefined when it could not be.
+ */
+export function isConnectionLoss(error: unknown, isLost: boolean | undefined): boolean {
   const sqlState = sqlStateOf(error)
   if (sqlState !== undefined) return isConnectionState(sqlState)
+  // A client-side timeout leaves the connection as it is, and the answer unknown.
+  if (/^query read timeout/i.test(messageOf(error))) return true
   // Another connection of the caller's work may break with the same words.
-  if (isConnectionLost === false) return false
+  if (isLost !== undefined) return isLost
   if (typeof error !== 'object' || error === null) return false
   const code = 'code' in error ? String(error.code) : ''
   return (

@@ -11,6 +11,7 @@ import type {
 import { DatabaseError, InvalidArgumentError, SequenceMismatchError } from '../errors.ts'
 import type { Term } from '../lease/term.ts'
 import type { Fence } from './fence.ts'
+import { doubtfulCommit } from './fence-failure.ts'
 import type { FencedTransaction } from './fenced-transaction.ts'
 import {
   type AnyTable,
@@ -20,6 +21,7 @@ import {
   fenceCall,
   guardColumn,
 } from './guarded-table.ts'
+import { withWatchedSession } from './kysely-session.ts'
 import { type RepositoryStep, repositoryFailure } from './repository-failure.ts'
 
 /** The name of a table's key: one column or several. */
@@ -113,11 +115,17 @@ export class FencedRepository<
 
   /** The row, or undefined. A read needs no fence; pass a transaction to read inside it. */
   async find(key: RowKey<DB, TB, K>, tx?: Transaction<DB>): Promise<Selectable<DB[TB]> | undefined> {
-    const rows = this.#within(tx)
-    const query = rows.selectFrom(this.#table.name).selectAll().where(this.#table.keyIs(key))
-    return (await this.#ask({ term: undefined, stage: 'reading' }, () => query.executeTakeFirst())) as
-      | Selectable<DB[TB]>
-      | undefined
+    const keyIs = this.#table.keyIs(key)
+    const read = (rows: Kysely<AnyTable>): Promise<unknown> =>
+      rows.selectFrom(this.#table.name).selectAll().where(keyIs).executeTakeFirst()
+    const row = await this.#ask(
+      { term: undefined, stage: tx === undefined ? 'reading' : 'in transaction' },
+      () =>
+        tx === undefined
+          ? this.#rows.connection().execute((rows) => withWatchedSession(rows, () => read(rows)))
+          : read(this.#within(tx)),
+    )
+    return row as Selectable<DB[TB]> | undefined
   }
 
   /** The row, locked against other writers until the transaction ends, or undefined. */
@@ -148,9 +156,11 @@ export class FencedRepository<
   ): Promise<Selectable<DB[TB]>[]> {
     this.#check(fence)
     if (rows.length === 0) return []
-    return (await this.#write(fence, (guard) =>
-      this.#table.insert(guard, rows).returningAll().execute(),
-    )) as Selectable<DB[TB]>[]
+    return (await this.#write(fence, (guard) => {
+      const query = this.#table.insert(guard, rows).returningAll()
+      assertFitsOneStatement(rows, query)
+      return query.execute()
+    })) as Selectable<DB[TB]>[]
   }
 
   /** Changes one row. The row as it is then, or undefined when there is no row of that key. */
@@ -256,10 +266,15 @@ export class FencedRepository<
     // An answer that is lost leaves the outcome unknown, a session that cannot be had does not.
     const step: Step = { term, stage: 'connecting' }
     return this.#ask(step, () =>
-      this.#rows.connection().execute((rows) => {
-        step.stage = 'sent'
-        return statement({ fence, isInline: true, rows })
-      }),
+      this.#rows.connection().execute((rows) =>
+        withWatchedSession(rows, async (watch) => {
+          step.stage = 'sent'
+          step.watch = watch
+          const result = await statement({ fence, isInline: true, rows })
+          if (watch.isCommitDoubtful) throw doubtfulCommit(term)
+          return result
+        }),
+      ),
     )
   }
 
@@ -268,7 +283,9 @@ export class FencedRepository<
       return await query()
     } catch (error) {
       throw repositoryFailure(error, {
-        ...step,
+        term: step.term,
+        stage: step.stage,
+        isConnectionLost: step.watch?.isLost,
         table: this.#table.name,
         fenceColumn: this.#table.fenceColumn,
         compiledFenceColumn: () =>
@@ -281,6 +298,26 @@ export class FencedRepository<
 interface Step {
   readonly term: Term | undefined
   stage: RepositoryStep['stage']
+  watch?: { readonly isLost: boolean | undefined }
+}
+
+/** The protocol counts parameters in 16 bits. More of them fail on the way, where it looks like a broken connection. */
+const maxParameters = 65_535
+
+function assertFitsOneStatement(
+  rows: readonly object[],
+  query: { compile(): { readonly parameters: readonly unknown[] } },
+): void {
+  // Compiling twice is for the few that come near.
+  if (rows.length * (Object.keys(rows[0] ?? {}).length + 2) < maxParameters / 2) return
+  const { length } = query.compile().parameters
+  if (length <= maxParameters) return
+  throw new InvalidArgumentError(
+    'rows',
+    rows.length,
+    `${rows.length} rows make ${length} parameters, and one statement takes ${maxParameters}: insert them in several calls, in ` +
+      'one fenced transaction',
+  )
 }
 
 /** A condition that is false from the start leaves the fence unevaluated: the term is then asked for on its own. */

@@ -11,7 +11,9 @@ import {
   doubtfulCommit,
   transactionFailure,
 } from './fence-failure.ts'
+import { guardedClient } from './guarded-client.ts'
 import { OpenTransaction } from './open-transaction.ts'
+import { quieten } from './quiet-client.ts'
 import { withGuardedSession } from './kysely-session.ts'
 
 /** A Kysely transaction whose every statement is fenced, and a fence for repositories. */
@@ -21,6 +23,8 @@ export interface FencedTransactionOptions extends FenceBounds {
   /** Default: the session's. Safe at every level; above read committed, expect `TRANSACTION_RETRYABLE`. */
   readonly isolationLevel?: Exclude<IsolationLevel, 'snapshot'> | undefined
 }
+
+const rollbackWithinMs = 5000
 
 const isolationLevels = ['read uncommitted', 'read committed', 'repeatable read', 'serializable']
 
@@ -150,7 +154,6 @@ async function onPool<T>(
   let isLost = false
   progress.connectionIsLost = () => isLost
   let isSpoilt = false
-  // Between statements nobody else listens, and a session that the server cuts off would end the process.
   const onError = (): void => {
     isLost = true
   }
@@ -158,6 +161,7 @@ async function onPool<T>(
   const onNotice = (notice: { routine?: string | undefined }): void => {
     if (isStandbyWarning(notice)) progress.isCommitDoubtful = true
   }
+  quieten(client)
   client.on('error', onError)
   client.on('notice', onNotice)
   try {
@@ -165,7 +169,7 @@ async function onPool<T>(
     const level = options.isolationLevel === undefined ? '' : ` isolation level ${options.isolationLevel}`
     await client.query(`begin${level}; ${statement}`)
     const result = await attempt(fence, progress, () => work(guardedClient(client, transaction)))
-    transaction.assertStillOpen(client.getTransactionStatus())
+    transaction.assertStillOpen(client.getTransactionStatus?.())
     transaction.beginEnd()
     // Refused when the work has ended the transaction and swallowed the error that said so.
     transaction.assertMaySend('commit')
@@ -175,9 +179,7 @@ async function onPool<T>(
     return result
   } catch (error) {
     transaction.isOver()
-    await client.query('rollback').catch(() => {
-      isSpoilt = true
-    })
+    isSpoilt = !(await isRolledBack(client))
     throw error
   } finally {
     client.off('error', onError)
@@ -186,26 +188,17 @@ async function onPool<T>(
   }
 }
 
-/** The pool's client, as long as the transaction is open. Kept for longer, it sends nothing any more. */
-function guardedClient(client: PoolClient, transaction: OpenTransaction): PoolClient {
-  const query = async (...args: unknown[]): Promise<unknown> => {
-    const [statement] = args
-    transaction.assertMaySend(typeof statement === 'string' ? statement : String(textOf(statement)))
-    const result: unknown = await (client.query as (...rest: unknown[]) => unknown)(...args)
-    transaction.assertStillOpen(client.getTransactionStatus())
-    return result
+/** A rollback can queue for ever behind a stream that nobody reads; without the session the server does it by itself. */
+async function isRolledBack(client: PoolClient): Promise<boolean> {
+  const { promise: timeout, resolve } = Promise.withResolvers<boolean>()
+  const timer = setTimeout(resolve, rollbackWithinMs, false)
+  try {
+    return await Promise.race([client.query('rollback').then(() => true), timeout])
+  } catch {
+    return false
+  } finally {
+    clearTimeout(timer)
   }
-  return new Proxy(client, {
-    get(target, property) {
-      if (property === 'query') return query
-      const value: unknown = Reflect.get(target, property, target)
-      return typeof value === 'function' ? value.bind(target) : value
-    },
-  })
-}
-
-function textOf(statement: unknown): unknown {
-  return typeof statement === 'object' && statement !== null && 'text' in statement ? statement.text : ''
 }
 
 /** The caller's work, and what is known when it is over. */

@@ -1,7 +1,9 @@
 import type { CompiledQuery, DatabaseConnection, Kysely, QueryResult } from 'kysely'
 import { Client } from 'pg'
 import { isStandbyWarning } from '../database/connection.ts'
+import { isConnectionLoss } from './fence-failure.ts'
 import { OpenTransaction } from './open-transaction.ts'
+import { quieten } from './quiet-client.ts'
 
 /** What is seen of a session while it is guarded. */
 export interface SessionWatch {
@@ -32,8 +34,39 @@ export async function withGuardedSession<DB, T>(
     const guard = new SessionGuard(connection, fence)
     try {
       return await run(guard)
+    } catch (error) {
+      guard.discardIfLost(error)
+      throw error
     } finally {
       guard.remove()
+    }
+  })
+}
+
+/**
+ * Watches one session of the caller's Kysely for the time of statements that fencepost sends on its own account: a
+ * connection that breaks ends no process, and a commit in doubt is noticed.
+ */
+export async function withWatchedSession<DB, T>(
+  session: Kysely<DB>,
+  run: (watch: Pick<SessionWatch, 'isLost' | 'isCommitDoubtful'>) => Promise<T>,
+): Promise<T> {
+  return session.getExecutor().provideConnection(async (connection) => {
+    const watch = new ClientWatch(connection)
+    // oxlint-disable-next-line typescript/unbound-method -- It is called on its connection.
+    const { executeQuery } = connection
+    connection.executeQuery = (query, options) => {
+      connection.executeQuery = executeQuery
+      return watch.first(() => executeQuery.call(connection, query, options)) as never
+    }
+    try {
+      return await run(watch)
+    } catch (error) {
+      watch.discardIfLost(error)
+      throw error
+    } finally {
+      connection.executeQuery = executeQuery
+      watch.stop()
     }
   })
 }
@@ -45,19 +78,12 @@ class SessionGuard implements SessionWatch {
   readonly #fence: string
   readonly #transaction = new OpenTransaction()
   #hasBegun = false
-  #client: Client | undefined
-  #isLost = false
-  isCommitDoubtful = false
-  readonly #onLoss = (): void => {
-    this.#isLost = true
-  }
-  readonly #onNotice = (notice: { routine?: string | undefined }): void => {
-    if (isStandbyWarning(notice)) this.isCommitDoubtful = true
-  }
+  readonly #watch: ClientWatch
 
   constructor(connection: DatabaseConnection, fence: string) {
     this.#connection = connection
     this.#fence = fence
+    this.#watch = new ClientWatch(connection)
     // oxlint-disable typescript/unbound-method -- They are called on their connection.
     this.#executeQuery = connection.executeQuery
     this.#streamQuery = connection.streamQuery
@@ -70,18 +96,25 @@ class SessionGuard implements SessionWatch {
   }
 
   get isLost(): boolean | undefined {
-    return this.#client === undefined ? undefined : this.#isLost
+    return this.#watch.isLost
+  }
+
+  get isCommitDoubtful(): boolean {
+    return this.#watch.isCommitDoubtful
   }
 
   workIsDone(): void {
     this.#transaction.beginEnd()
   }
 
+  discardIfLost(error: unknown): void {
+    this.#watch.discardIfLost(error)
+  }
+
   remove(): void {
     this.#connection.executeQuery = this.#executeQuery
     this.#connection.streamQuery = this.#streamQuery
-    this.#client?.off('error', this.#onLoss)
-    this.#client?.off('notice', this.#onNotice)
+    this.#watch.stop()
   }
 
   async #execute<R>(
@@ -93,7 +126,7 @@ class SessionGuard implements SessionWatch {
     if (!this.#hasBegun) {
       this.#hasBegun = true
       try {
-        return await this.#watching(() => send(`${query.sql}; ${this.#fence}`))
+        return await this.#watch.first(() => send(`${query.sql}; ${this.#fence}`))
       } catch (error) {
         // The server has begun, but Kysely takes a failed begin for none and would leave the transaction open.
         await send('rollback').catch(() => {})
@@ -108,15 +141,41 @@ class SessionGuard implements SessionWatch {
     }
     this.#transaction.assertMaySend(query.sql)
     const result = await send(query.sql)
-    this.#transaction.assertStillOpen(this.#client?.getTransactionStatus?.())
+    this.#transaction.assertStillOpen(this.#watch.transactionStatus)
     return result
+  }
+}
+
+/** Listens to the client behind a connection of Kysely's. */
+class ClientWatch {
+  readonly #connection: DatabaseConnection
+  #client: Client | undefined
+  #isLost = false
+  isCommitDoubtful = false
+  readonly #onLoss = (): void => {
+    this.#isLost = true
+  }
+  readonly #onNotice = (notice: { routine?: string | undefined }): void => {
+    if (isStandbyWarning(notice)) this.isCommitDoubtful = true
+  }
+
+  constructor(connection: DatabaseConnection) {
+    this.#connection = connection
+  }
+
+  get isLost(): boolean | undefined {
+    return this.#client === undefined ? undefined : this.#isLost
+  }
+
+  get transactionStatus(): string | null | undefined {
+    return this.#client?.getTransactionStatus?.()
   }
 
   /**
-   * Finds the session's client while it takes its first statement, which nothing else gives away: true when the caller's
-   * `pg` is the copy that fencepost uses. With another copy the pool's owner has to listen to its clients' errors.
+   * Finds the client while it takes the first statement, which nothing else gives away: it works when the caller's `pg` is
+   * the copy that fencepost uses. With another copy the pool's owner has to listen to its clients' errors.
    */
-  #watching<T>(send: () => Promise<T>): Promise<T> {
+  first<T>(send: () => Promise<T>): Promise<T> {
     const prototype = Client.prototype as { query: (...args: unknown[]) => unknown }
     const { query } = prototype
     let seen: Client | undefined
@@ -130,10 +189,21 @@ class SessionGuard implements SessionWatch {
     } finally {
       prototype.query = query
       this.#client = seen
+      if (seen !== undefined) quieten(seen)
       seen?.on('error', this.#onLoss)
       seen?.on('notice', this.#onNotice)
       if (seen === undefined) warnOfOtherCopy(this.#connection)
     }
+  }
+
+  /** A pool takes a broken client back as long as nobody has ended it, and the next borrower would meet the break. */
+  discardIfLost(failure: unknown): void {
+    if (isConnectionLoss(failure, this.isLost)) this.#client?.end().catch(() => {})
+  }
+
+  stop(): void {
+    this.#client?.off('error', this.#onLoss)
+    this.#client?.off('notice', this.#onNotice)
   }
 }
 

@@ -1,7 +1,7 @@
 import { RequestFailure, describeFailure, isConnectionState, sqlStateOf } from '../database/failure.ts'
 import { DatabaseError, FencepostError, OutcomeUnknownError } from '../errors.ts'
 import type { Term } from '../lease/term.ts'
-import { connectFailure, fenceFailure } from './fence-failure.ts'
+import { connectFailure, fenceFailure, isConnectionLoss } from './fence-failure.ts'
 
 export interface RepositoryStep {
   readonly term: Term | undefined
@@ -10,6 +10,8 @@ export interface RepositoryStep {
    * is a transaction of its own, so a lost answer leaves its outcome unknown.
    */
   readonly stage: 'reading' | 'in transaction' | 'connecting' | 'sent'
+  /** Undefined when the connection could not be observed. */
+  readonly isConnectionLost: boolean | undefined
   readonly table: string
   readonly fenceColumn: string
   /** SQL that names the fence column as the database knows it, whatever naming plugin is in use. */
@@ -63,7 +65,10 @@ function columnFailure(error: unknown, step: RepositoryStep): DatabaseError {
 
 function lostAnswer(error: unknown, step: RepositoryStep): unknown {
   if (step.stage === 'in transaction') return error
-  if (step.stage === 'reading') return connectFailure(error)
+  if (step.stage === 'reading')
+    return isConnectionLoss(error, step.isConnectionLost) ? connectFailure(error) : error
+  // An error of the driver's own, such as a value that it cannot send, has not reached the server.
+  if (!isConnectionLoss(error, step.isConnectionLost)) return error
   return new OutcomeUnknownError(
     `the answer of the database was lost (${messageOf(error)}): whether "${step.table}" was written is unknown. Look for ` +
       `rows stamped with token ${step.term?.token}.`,

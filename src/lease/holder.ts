@@ -8,6 +8,7 @@ import {
   type Moment,
   type Trust,
   beatEveryMs,
+  beatTimeoutMs,
   beatRetryMs,
   isDoubtful,
   trustFrom,
@@ -23,6 +24,8 @@ export interface HolderOptions {
   readonly logger: Logger
   /** The connection that carries nothing but this holder's beats. */
   readonly beats: Connection
+  /** Asked before a beat when no lease hangs on the holder. True: it is being ended, and beats no more. */
+  isSpare(): boolean
   /** Called after a confirmed beat with the monotonic time at which it was sent. */
   onBeat(sentAtMs: number): void
 }
@@ -215,13 +218,13 @@ export class Holder {
 
   async #beat(): Promise<void> {
     if (this.#isBeating || this.#checkDeadline()) return
+    if (this.#listeners.size === 0 && this.#options.isSpare()) return
     this.#isBeating = true
     const sentAt = this.#now()
     try {
-      // A third of the TTL at most, so that a hung connection leaves time for another one.
-      // Connecting takes several round trips and may take longer.
+      // A hung connection must leave time for another one. Connecting takes several round trips and may take longer.
       const { beats } = this.#options
-      const timeoutMs = Math.min(beats.isOpen ? this.ttlMs / 3 : this.ttlMs / 2, this.trustLeftMs)
+      const timeoutMs = Math.min(beats.isOpen ? beatTimeoutMs(this.ttlMs) : this.ttlMs / 2, this.trustLeftMs)
       const isAlive = await this.#protocol.beat(beats, this.id, timeoutMs)
       // An answer that comes after the old deadline does not bring the trust back.
       if (this.#checkDeadline()) return

@@ -6,7 +6,7 @@ import { RequestFailure, describeFailure, isTransient } from '../database/failur
 import { FencepostError, NotAcquiredError, SequenceMismatchError, type Contender } from '../errors.ts'
 import type { Logger } from '../logger.ts'
 import type { HeldLease, HeldLeaseOptions } from './held-lease.ts'
-import { type AcquireAnswer, type HolderIdentity, type Protocol, isHolderGone } from './protocol.ts'
+import { type AcquireAnswer, type HolderIdentity, type Protocol, isHolderGone, isVoided } from './protocol.ts'
 import { Seat } from './seat.ts'
 import type { Term } from './term.ts'
 import { Line, Patience, PatienceOver, type Turn, nextTryMs } from './waiting.ts'
@@ -41,6 +41,7 @@ const maxRejoins = 5
 export class LeaseClient<L extends HeldLease> {
   readonly #options: LeaseClientOptions<L>
   readonly #seats = new Map<number, Seat>()
+  readonly #retiring = new Set<Promise<void>>()
   readonly #line = new Line()
   readonly #closing = new AbortController()
 
@@ -72,7 +73,7 @@ export class LeaseClient<L extends HeldLease> {
     this.#closing.abort(reason)
     const seats = [...this.#seats.values()]
     this.#seats.clear()
-    await Promise.all(seats.map((seat) => seat.close()))
+    await Promise.all([...seats.map((seat) => seat.close()), ...this.#retiring])
   }
 
   async #acquire(request: AcquireRequest): Promise<L | NotAcquiredError> {
@@ -85,11 +86,11 @@ export class LeaseClient<L extends HeldLease> {
     try {
       const turn = waitMs === 0 ? this.#line.tryEnter(name) : await this.#line.enter(name, patience)
       return turn === undefined
-        ? new NotAcquiredError(name, 0, this.#ownContender())
+        ? this.#busyHere(request, patience)
         : await this.#contend(request, turn, patience, stop)
     } catch (error) {
       if (!(error instanceof PatienceOver)) throw error
-      return new NotAcquiredError(name, patience.waitedMs, this.#ownContender())
+      return this.#busyHere(request, patience)
     } finally {
       patience.done()
     }
@@ -106,12 +107,14 @@ export class LeaseClient<L extends HeldLease> {
     let failure: RequestFailure | undefined
     for (let tries = 1; ; tries += 1) {
       let pauseMs: number
+      turn.asks(this.#options.clock.monotonicMs())
       const attempt = this.#attempt(request, turn)
       // However short the wait is, a healthy database gets the time to say whether the lease is free.
-      const isShort = tries === 1 && request.waitMs > 0 && request.waitMs < firstAnswerMs
+      const isShort = tries === 1 && request.waitMs > 0 && patience.leftMs < firstAnswerMs
       const asking = isShort ? new Patience(this.#options.clock, firstAnswerMs, stop) : patience
       try {
         const outcome = await asking.within(attempt)
+        turn.isAnswered()
         if ('lease' in outcome) return outcome.lease
         contender = outcome.refusal.contender
         failure = undefined
@@ -150,6 +153,18 @@ export class LeaseClient<L extends HeldLease> {
         return this.#notAcquired(request, patience, contender, failure)
       }
     }
+  }
+
+  /** Somebody in this process has the lease or asks for it. Unless that one gets no answer, in which case nobody knows. */
+  #busyHere({ name }: AcquireRequest, patience: Patience): NotAcquiredError {
+    const silentMs = this.#line.silentForMs(name, this.#options.clock.monotonicMs())
+    if (silentMs < firstAnswerMs) {
+      const { label, host, pid } = this.#options.identity
+      const own = { label, host, pid, since: undefined, remainingMs: undefined }
+      return new NotAcquiredError(name, patience.waitedMs, own)
+    }
+    const silence = new Error(`it has owed an answer for ${Math.round(silentMs)} ms`)
+    throw describeFailure(new RequestFailure('unsent', silence), `acquire lease "${name}"`)
   }
 
   /** Busy only when the database has said so: one that does not answer must not look like a lease that is held. */
@@ -202,7 +217,10 @@ export class LeaseClient<L extends HeldLease> {
         if (rejoins >= maxRejoins)
           throw new RequestFailure('refused', new Error('every answer came too late'))
       } catch (error) {
-        if (!isHolderGone(error) || rejoins >= maxRejoins) throw error
+        if (rejoins >= maxRejoins) throw error
+        // Voided together with an attempt whose answer was lost: another one is made.
+        if (isVoided(error)) continue
+        if (!isHolderGone(error)) throw error
         seat.holder.lose('ended', error)
       }
     }
@@ -231,6 +249,7 @@ export class LeaseClient<L extends HeldLease> {
         logger,
         // The next holder of this TTL takes the connection over: it may well be what still works.
         beats: seat?.beats ?? connectBeats(),
+        retire: (spare) => this.#retire(spare, ttlMs),
       })
       this.#seats.set(ttlMs, seat)
     }
@@ -238,9 +257,13 @@ export class LeaseClient<L extends HeldLease> {
     return seat
   }
 
-  #ownContender(): Contender {
-    const { label, host, pid } = this.#options.identity
-    return { label, host, pid, since: undefined, remainingMs: undefined }
+  /** A TTL that nobody uses any more keeps neither a holder nor a connection. The last one stays, to be quick again. */
+  #retire(seat: Seat, ttlMs: number): boolean {
+    if (this.#seats.size < 2 || this.#seats.get(ttlMs) !== seat) return false
+    this.#seats.delete(ttlMs)
+    const closing = seat.close().finally(() => this.#retiring.delete(closing))
+    this.#retiring.add(closing)
+    return true
   }
 
   #assertOpen(): void {

@@ -31,6 +31,11 @@ export function isHolderGone(error: unknown): boolean {
   return error instanceof RequestFailure && error.sqlState === 'FP002'
 }
 
+/** The attempt was given up by its sender. */
+export function isVoided(error: unknown): boolean {
+  return error instanceof RequestFailure && error.sqlState === 'FP004'
+}
+
 /** Statements that were rolled back for another one's sake are sent again at most so often. */
 const maxRetries = 20
 

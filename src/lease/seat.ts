@@ -16,6 +16,8 @@ export interface SeatOptions {
   readonly logger: Logger
   /** The connection that carries nothing but this holder's beats. */
   readonly beats: Connection
+  /** Asked at the time of a beat whether a seat that nobody uses may go. True: it is being closed. */
+  retire(seat: Seat): boolean
 }
 
 /** A holder, and the requests that are made in its name: gathered into batches, and followed until they are known. */
@@ -26,6 +28,8 @@ export class Seat {
   /** One batch per token sequence, because a call draws from one. */
   readonly #acquires = new Map<string, Batcher<string, AcquireAnswer>>()
   readonly #releases: Batcher<Term, ReleaseAnswer>
+  /** Requests that are under way. */
+  #inUse = 0
   /** Terms given back, by name, and when that was answered: the answer is not durable until a later beat is. */
   readonly #givenBack = new Map<string, { readonly term: Term; readonly atMs: number }>()
 
@@ -33,7 +37,11 @@ export class Seat {
   constructor(options: SeatOptions) {
     const { protocol, identity } = options
     this.#options = options
-    this.holder = new Holder({ ...options, onBeat: (sentAtMs) => void this.#confirmGivenBack(sentAtMs) })
+    this.holder = new Holder({
+      ...options,
+      onBeat: (sentAtMs) => void this.#confirmGivenBack(sentAtMs),
+      isSpare: () => this.#inUse === 0 && options.retire(this),
+    })
     this.#releases = new Batcher((terms) =>
       protocol.release(
         terms.map((term) => term.lease),
@@ -71,14 +79,28 @@ export class Seat {
       batcher = new Batcher((names) => this.#sendAcquire(names, sequence))
       this.#acquires.set(sequence, batcher)
     }
-    const answer = await batcher.add(name)
-    // A grant is durable, and with it the release that came before.
-    if (answer.isGranted) this.#givenBack.delete(name)
-    return answer
+    this.#inUse += 1
+    try {
+      const answer = await batcher.add(name)
+      // A grant is durable, and with it the release that came before.
+      if (answer.isGranted) this.#givenBack.delete(name)
+      return answer
+    } finally {
+      this.#inUse -= 1
+    }
   }
 
   /** Asks until it is known, or until the TTL has passed without an answer. Then it goes on asking quietly. */
-  giveBack(term: Term): Promise<ReleaseOutcome> {
+  async giveBack(term: Term): Promise<ReleaseOutcome> {
+    this.#inUse += 1
+    try {
+      return await this.#release(term)
+    } finally {
+      this.#inUse -= 1
+    }
+  }
+
+  #release(term: Term): Promise<ReleaseOutcome> {
     const { clock, logger, ttlMs } = this.#options
     const startedMs = clock.monotonicMs()
     const { promise, resolve } = Promise.withResolvers<ReleaseOutcome>()
@@ -92,7 +114,7 @@ export class Seat {
           this.#givenBack.set(term.lease, { term, atMs: clock.monotonicMs() })
           return resolve('released')
         }
-        if (answer === 'not_held') return resolve('not-held')
+        if (answer === 'not_held') return resolve(isUnsure ? 'unknown' : 'not-held')
       } catch (error) {
         isUnsure = true
         logger.debug(`fencepost: release of lease "${term.lease}" is sent again: ${String(error)}`)

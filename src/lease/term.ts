@@ -82,6 +82,14 @@ export function beatEveryMs(ttlMs: number): number {
   return ttlMs / 3
 }
 
+/**
+ * Milliseconds after which a beat on a connection that worked so far is given up and another connection is tried: a sixth of
+ * the TTL, so that most of it is left for that. Short TTLs get more than their share, because answers have their own pace.
+ */
+export function beatTimeoutMs(ttlMs: number): number {
+  return Math.max(ttlMs / 6, Math.min(ttlMs / 3, 250))
+}
+
 export function trustFrom(sentAt: Moment, ttlMs: number): Trust {
   return { sentAt, windowMs: ttlMs - marginMs(ttlMs) }
 }

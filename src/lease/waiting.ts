@@ -8,6 +8,7 @@ export class PatienceOver extends Error {}
 export class Patience {
   readonly #clock: Clock
   readonly #startedMs: number
+  readonly #waitMs: number
   readonly #waiting = new Set<(reason: unknown) => void>()
   #over: { readonly reason: unknown } | undefined
   #stop: () => void = () => {}
@@ -16,6 +17,7 @@ export class Patience {
   constructor(clock: Clock, waitMs: number, signal: AbortSignal) {
     this.#clock = clock
     this.#startedMs = clock.monotonicMs()
+    this.#waitMs = waitMs
     const onAbort = (): void => this.#end(signal.reason)
     signal.addEventListener('abort', onAbort, { once: true })
     const cancelLimit =
@@ -31,6 +33,10 @@ export class Patience {
 
   get waitedMs(): number {
     return this.#clock.monotonicMs() - this.#startedMs
+  }
+
+  get leftMs(): number {
+    return Math.max(0, this.#waitMs - this.waitedMs)
   }
 
   get isOver(): boolean {
@@ -76,8 +82,18 @@ export class Patience {
 
 /** A place at the head of the line for one name. */
 export interface Turn {
+  /** The database is being asked in this turn. */
+  asks(nowMs: number): void
+  /** The database has answered, whatever it said. */
+  isAnswered(): void
   /** Lets the next one have the turn. Calling it again does nothing. */
   leave(): void
+}
+
+interface Place {
+  readonly waiting: (() => void)[]
+  /** Since when the database owes an answer to whoever has the turn. */
+  silentSinceMs: number | undefined
 }
 
 /**
@@ -85,12 +101,12 @@ export interface Turn {
  * process. The turn is kept for as long as the lease is held.
  */
 export class Line {
-  readonly #waiting = new Map<string, (() => void)[]>()
+  readonly #places = new Map<string, Place>()
 
   /** The turn if nobody has it or waits for it. */
   tryEnter(name: string): Turn | undefined {
-    if (this.#waiting.has(name)) return undefined
-    this.#waiting.set(name, [])
+    if (this.#places.has(name)) return undefined
+    this.#places.set(name, { waiting: [], silentSinceMs: undefined })
     return this.#turn(name)
   }
 
@@ -98,28 +114,41 @@ export class Line {
     const turn = this.tryEnter(name)
     if (turn !== undefined) return turn
     const { promise, resolve } = Promise.withResolvers<void>()
-    const places = this.#waiting.get(name)!
-    places.push(resolve)
+    const { waiting } = this.#places.get(name)!
+    waiting.push(resolve)
     try {
       await patience.within(promise)
       return this.#turn(name)
     } catch (error) {
-      const place = places.indexOf(resolve)
-      if (place >= 0) places.splice(place, 1)
+      const place = waiting.indexOf(resolve)
+      if (place >= 0) waiting.splice(place, 1)
       // The turn had come in the very moment of giving up: pass it on.
       else this.#turn(name).leave()
       throw error
     }
   }
 
+  /** Milliseconds for which the database has been silent to whoever has the turn. */
+  silentForMs(name: string, nowMs: number): number {
+    return nowMs - (this.#places.get(name)?.silentSinceMs ?? nowMs)
+  }
+
   #turn(name: string): Turn {
     let isMine = true
+    const place = this.#places.get(name)
     return {
+      asks: (nowMs) => {
+        if (isMine && place !== undefined) place.silentSinceMs ??= nowMs
+      },
+      isAnswered: () => {
+        if (isMine && place !== undefined) place.silentSinceMs = undefined
+      },
       leave: () => {
         if (!isMine) return
         isMine = false
-        const next = this.#waiting.get(name)?.shift()
-        if (next === undefined) this.#waiting.delete(name)
+        if (place !== undefined) place.silentSinceMs = undefined
+        const next = place?.waiting.shift()
+        if (next === undefined) this.#places.delete(name)
         else next()
       },
     }

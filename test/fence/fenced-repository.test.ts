@@ -561,6 +561,22 @@ describe('wrong use is named', () => {
   })
 })
 
+test('a value that the driver cannot send is the driver’s own error: nothing is in doubt', async () => {
+  const circular: Record<string, unknown> = {}
+  circular['self'] = circular
+  const row = { id: 1, status: circular as unknown as string }
+  await expect(accounts.insert(lease, row)).rejects.toThrow(TypeError)
+})
+
+test('more rows than one statement takes are refused before they are sent', async () => {
+  const rows = Array.from({ length: 30_000 }, (_, id) => ({ id, status: 'x', amount: 1 }))
+  await expect(accounts.insertMany(lease, rows)).rejects.toMatchObject({
+    code: 'INVALID_ARGUMENT',
+    argument: 'rows',
+  })
+  expect(await accounts.insertMany(lease, rows.slice(0, 15_000))).toHaveLength(15_000)
+})
+
 test('a pool that has no session to give has sent nothing', async () => {
   const small = database.kysely<Tables>({ max: 1, connectionTimeoutMillis: 50 })
   const repository = new FencedRepository<Tables, 'accounts'>(small, 'accounts', { key: 'id' })

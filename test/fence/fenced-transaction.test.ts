@@ -1,5 +1,5 @@
 import { Kysely, PostgresDialect, sql } from 'kysely'
-import { Pool, type PoolClient } from 'pg'
+import { Pool, type PoolClient, Query } from 'pg'
 import { afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest'
 import {
   DatabaseError,
@@ -409,6 +409,52 @@ describe.each([
 })
 
 describe('a fenced transaction on a pg pool', () => {
+  test('takes what sends itself, callbacks and prepared statements', async () => {
+    await lease.transaction(pool, async (client) => {
+      const rows: unknown[] = []
+      const query = client.query(new Query('select generate_series(1, 3) as n'))
+      query.on('row', (row: { n: number }) => rows.push(row.n))
+      await new Promise((resolve) => query.on('end', resolve))
+      expect(rows).toEqual([1, 2, 3])
+      const called = await new Promise((resolve, reject) => {
+        client.query('select 4 as n', (error, result) => (error ? reject(error) : resolve(result.rows)))
+      })
+      expect(called).toEqual([{ n: 4 }])
+      const prepared = { name: 'five', text: 'select $1::integer as n', values: [5] }
+      expect((await client.query(prepared)).rows).toEqual([{ n: 5 }])
+      const together = await Promise.all([client.query('select 6 as n'), client.query('select 7 as n')])
+      expect(together.map((result) => result.rows[0])).toEqual([{ n: 6 }, { n: 7 }])
+    })
+  })
+
+  test('tells a refusal to whoever asked by callback, and keeps its client to itself', async () => {
+    await lease.transaction(pool, async (client) => {
+      const refusal = await new Promise((resolve) => client.query('commit', (error) => resolve(error)))
+      expect(refusal).toMatchObject({ code: 'TRANSACTION_ENDED' })
+      expect(() => client.release()).toThrow(/given back by fencepost/)
+      await client.query(`insert into notes values (1, 'kept')`)
+    })
+    expect(await texts()).toEqual(['kept'])
+  })
+
+  test('sends nothing after a COMMIT in disguise, even what was asked for together with it', async () => {
+    const writing = lease.transaction(pool, (client) =>
+      Promise.all([
+        client.query('select 1; commit'),
+        client.query(`insert into notes values (1, 'unfenced')`),
+      ]),
+    )
+    await expect(writing).rejects.toMatchObject({ code: 'TRANSACTION_ENDED' })
+    expect(await texts()).toEqual([])
+  })
+
+  test('works with a pg that does not tell its transaction status', async () => {
+    const older = database.newPool()
+    older.on('connect', (client) => Object.assign(client, { getTransactionStatus: undefined }))
+    await lease.transaction(older, (client) => client.query(`insert into notes values (1, 'older')`))
+    expect(await texts()).toEqual(['older'])
+  })
+
   test('sends nothing through a client that is kept for longer', async () => {
     let kept: PoolClient | undefined
     let floating: Promise<unknown> | undefined

@@ -2,11 +2,11 @@ import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { Kysely, PostgresDialect } from 'kysely'
+import { type Generated, Kysely, PostgresDialect } from 'kysely'
 import { Client, Pool } from 'pg'
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { EmbeddedServer } from '../../src/database/embedded-server.ts'
-import { Fencepost, type Lease, type Logger } from '../../src/index.ts'
+import { FencedRepository, Fencepost, type Lease, type Logger } from '../../src/index.ts'
 import { useDatabase } from '../support/database.ts'
 import { TcpProxy } from '../support/tcp-proxy.ts'
 
@@ -45,7 +45,7 @@ async function expiry(lease: Lease): Promise<number> {
 describe('the network', () => {
   test('that is gone for a moment costs no lease: it is at risk, and then held again', async () => {
     const fencepost = await database.open({ connectionString: proxy.url })
-    const lease = await fencepost.acquire(uniqueName(), { ttl: '1500ms' })
+    const lease = await fencepost.acquire(uniqueName(), { ttl: '3s' })
     const before = await expiry(lease)
     proxy.drop()
     const risk = await atRisk(lease)
@@ -153,6 +153,20 @@ describe('the network', () => {
     waiting.catch(() => {})
     abort.abort(new Error('enough'))
     await expect(waiting).rejects.toThrow('enough')
+  })
+
+  test('that has vanished makes nobody of this process believe that the lease is held', async () => {
+    const fencepost = await database.open({ connectionString: proxy.url, requestTimeout: '30s' })
+    await fencepost.acquire(uniqueName())
+    const name = uniqueName()
+    proxy.drop()
+    const unavailable = { code: 'DATABASE_UNAVAILABLE' }
+    await Promise.all([
+      expect(fencepost.acquire(name, { wait: '1500ms' })).rejects.toMatchObject(unavailable),
+      expect(fencepost.acquire(name, { wait: '1600ms' })).rejects.toMatchObject(unavailable),
+    ])
+    await expect(fencepost.tryAcquire(name)).rejects.toMatchObject(unavailable)
+    proxy.cut()
   })
 
   test('that comes back lets the process take leases again', async () => {
@@ -300,9 +314,12 @@ describe('a crash of the server', () => {
       const watcher = new Client({ connectionString: server.url })
       await watcher.connect()
       await watcher.query('set synchronous_commit = local')
-      await watcher.query('create table notes (id integer)')
-      const db = new Kysely<{ notes: { id: number } }>({ dialect: new PostgresDialect({ pool }) })
+      await watcher.query('create table notes (id integer, fence_token bigint)')
+      const db = new Kysely<{ notes: { id: number; fence_token: Generated<string> } }>({
+        dialect: new PostgresDialect({ pool }),
+      })
       const fencepost = await Fencepost.open({ connectionString: server.url })
+      const repository = new FencedRepository(db, 'notes', { key: 'id' })
       const lease = await fencepost.acquire('standby', { ttl: '10m' })
       await watcher.query(`alter system set synchronous_standby_names = 'nobody'`)
       await watcher.query('select pg_reload_conf()')
@@ -325,6 +342,7 @@ describe('a crash of the server', () => {
       for (const write of [
         () => lease.transaction(db, (tx) => tx.insertInto('notes').values({ id: 1 }).execute()),
         () => lease.transaction(pool, (client) => client.query('insert into notes values (1)')),
+        () => repository.insert(lease, { id: 2 }),
         () => fencepost.tryAcquire('another'),
       ]) {
         const writing = write()

@@ -63,6 +63,7 @@ class ScriptedDatabase {
       clock: this.clock,
       logger: silent,
       beats: { isOpen: true } as Connection,
+      isSpare: () => false,
       onBeat: (sentAtMs) => this.confirmedAt.push(sentAtMs),
     })
     const risks: number[] = []

@@ -304,6 +304,20 @@ test('a lease lost by a blocked event loop and released in the same tick is lost
   await expect.poll(() => losses).toEqual([lease.signal.reason])
 })
 
+test('a TTL that is no longer used keeps neither a holder nor a connection', async () => {
+  const fencepost = await database.open({ label: 'many ttls' })
+  for (let turn = 0; turn < 20; turn += 1) {
+    const lease = await fencepost.acquire(uniqueName(), { ttl: 300 + turn })
+    await lease.release()
+  }
+  const kept = await fencepost.acquire(uniqueName(), { ttl: '2s' })
+  const living = () =>
+    database.query(`select from fencepost.holder where label = 'many ttls' and ended_at is null`)
+  await expect.poll(async () => (await living()).length, { timeout: 10_000 }).toBe(1)
+  expect(kept.isHeld).toBe(true)
+  expect((await fencepost.acquire(uniqueName(), { ttl: 305 })).isHeld).toBe(true)
+})
+
 describe('close', () => {
   test('frees every lease at once, loses those still held, and refuses those who wait and what comes after', async () => {
     const fencepost = await database.open()

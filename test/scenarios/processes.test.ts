@@ -125,7 +125,7 @@ test('a Kysely whose pool listens to no errors survives a fenced transaction tha
   const script = `
     import { Kysely, PostgresDialect, sql } from 'kysely'
     import { Pool } from 'pg'
-    import { Fencepost } from '${new URL('../../src/index.ts', import.meta.url).href}'
+    import { FencedRepository, Fencepost } from '${new URL('../../src/index.ts', import.meta.url).href}'
     const connectionString = process.env.FENCEPOST_DATABASE_URL
     const db = new Kysely({ dialect: new PostgresDialect({ pool: new Pool({ connectionString }) }) })
     const fencepost = await Fencepost.open({ connectionString })
@@ -136,6 +136,11 @@ test('a Kysely whose pool listens to no errors survives a fenced transaction tha
       await sql\`select 1\`.execute(tx)
     }, { idleTimeout: '100ms' })
     console.log(await cutOff.then(() => 'committed', (error) => error.code))
+    const accounts = new FencedRepository(db, 'bare', { key: 'id' })
+    await sql\`create table bare (id integer primary key, fence_token bigint not null default 0)\`.execute(db)
+    await sql\`create function end_session() returns trigger language plpgsql as 'begin perform pg_terminate_backend(pg_backend_pid()); return new; end'\`.execute(db)
+    await sql\`create trigger end_session before insert on bare for each row execute function end_session()\`.execute(db)
+    console.log(await accounts.insert(lease, { id: 1 }).then(() => 'written', (error) => error.code))
     console.log((await sql\`select 1 as one\`.execute(db)).rows[0].one)
     await fencepost.close()
     await db.destroy()`
@@ -143,7 +148,7 @@ test('a Kysely whose pool listens to no errors survives a fenced transaction tha
     cwd: fileURLToPath(new URL('../..', import.meta.url)),
     env: { ...process.env, FENCEPOST_DATABASE_URL: database.url },
   })
-  expect(stdout).toBe('TRANSACTION_CUT_OFF\n1\n')
+  expect(stdout).toBe('TRANSACTION_CUT_OFF\nOUTCOME_UNKNOWN\n1\n')
 })
 
 test('a Kysely with another copy of pg is warned of, once', async () => {

@@ -1,0 +1,88 @@
+import type { PoolClient } from 'pg'
+import { InvalidArgumentError } from '../errors.ts'
+import type { OpenTransaction } from './open-transaction.ts'
+
+type Query = (...args: unknown[]) => unknown
+
+/**
+ * A pool's client as the work of a fenced transaction gets it: it cannot end the transaction, and kept for longer it sends
+ * nothing any more. Statements that return a promise are sent one after the other, each when it is known that the one
+ * before has left the transaction open. Callbacks, cursors and streams go straight to `pg`.
+ */
+export function guardedClient(client: PoolClient, transaction: OpenTransaction): PoolClient {
+  const send = (args: unknown[]): unknown => (client.query as Query).apply(client, args)
+  let last: Promise<unknown> = Promise.resolve()
+
+  const inTurn = async (args: unknown[], before: Promise<unknown>): Promise<unknown> => {
+    await before
+    transaction.assertMaySend(textOf(args[0]))
+    try {
+      return await send(args)
+    } finally {
+      transaction.assertStillOpen(client.getTransactionStatus?.())
+    }
+  }
+
+  const query: Query = (...args) => {
+    const callback = callbackOf(args)
+    if (callback === undefined && !isSubmittable(args[0])) {
+      const result = inTurn(args, last)
+      last = result.catch(() => {})
+      return result
+    }
+    try {
+      transaction.assertMaySend(textOf(args[0]))
+    } catch (error) {
+      if (callback === undefined) throw error
+      process.nextTick(callback, error)
+      return undefined
+    }
+    return send(args)
+  }
+
+  return new Proxy(client, {
+    get(target, property) {
+      if (property === 'query') return query
+      if (property === 'release') return refuseRelease
+      const value: unknown = Reflect.get(target, property, target)
+      return typeof value === 'function' ? value.bind(target) : value
+    },
+  })
+}
+
+function refuseRelease(): never {
+  throw new InvalidArgumentError(
+    'client',
+    undefined,
+    'the client of a fenced transaction is given back by fencepost, when the transaction has ended',
+  )
+}
+
+function callbackOf(args: unknown[]): ((error: unknown) => void) | undefined {
+  const last = args.at(-1)
+  if (typeof last === 'function') return last as (error: unknown) => void
+  const [config] = args
+  return typeof config === 'object' &&
+    config !== null &&
+    'callback' in config &&
+    typeof config.callback === 'function'
+    ? (config.callback as (error: unknown) => void)
+    : undefined
+}
+
+/** What sends itself, such as a cursor or a stream. */
+function isSubmittable(statement: unknown): boolean {
+  return (
+    typeof statement === 'object' &&
+    statement !== null &&
+    'submit' in statement &&
+    typeof statement.submit === 'function'
+  )
+}
+
+function textOf(statement: unknown): string {
+  if (typeof statement === 'string') return statement
+  return typeof statement === 'object' && statement !== null && 'text' in statement
+    ? String(statement.text)
+    : ''
+}
