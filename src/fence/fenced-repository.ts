@@ -10,6 +10,7 @@ import type {
 } from 'kysely'
 import { DatabaseError, InvalidArgumentError, SequenceMismatchError } from '../errors.ts'
 import type { Term } from '../lease/term.ts'
+import { withWatchedSession } from './client-watch.ts'
 import type { Fence } from './fence.ts'
 import { doubtfulCommit } from './fence-failure.ts'
 import type { FencedTransaction } from './fenced-transaction.ts'
@@ -21,7 +22,6 @@ import {
   fenceCall,
   guardColumn,
 } from './guarded-table.ts'
-import { withWatchedSession } from './kysely-session.ts'
 import { type RepositoryStep, repositoryFailure } from './repository-failure.ts'
 
 /** The name of a table's key: one column or several. */

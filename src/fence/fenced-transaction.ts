@@ -3,6 +3,7 @@ import type { Pool, PoolClient } from 'pg'
 import { isStandbyWarning } from '../database/connection.ts'
 import { InvalidArgumentError } from '../errors.ts'
 import type { Term } from '../lease/term.ts'
+import { quieten } from './client-watch.ts'
 import { type Fence, type FenceBounds, fenceLiteral } from './fence.ts'
 import {
   type Phase,
@@ -13,7 +14,6 @@ import {
 } from './fence-failure.ts'
 import { guardedClient } from './guarded-client.ts'
 import { OpenTransaction } from './open-transaction.ts'
-import { quieten } from './quiet-client.ts'
 import { withGuardedSession } from './kysely-session.ts'
 
 /** A Kysely transaction whose every statement is fenced, and a fence for repositories. */

@@ -1,0 +1,119 @@
+import type { DatabaseConnection, Kysely } from 'kysely'
+import { Client } from 'pg'
+import { isStandbyWarning } from '../database/connection.ts'
+import { isConnectionLoss } from './fence-failure.ts'
+
+/** Listens to the client behind a connection of Kysely's. */
+export class ClientWatch {
+  readonly #connection: DatabaseConnection
+  #client: Client | undefined
+  #isLost = false
+  isCommitDoubtful = false
+  readonly #onLoss = (): void => {
+    this.#isLost = true
+  }
+  readonly #onNotice = (notice: { routine?: string | undefined }): void => {
+    if (isStandbyWarning(notice)) this.isCommitDoubtful = true
+  }
+
+  constructor(connection: DatabaseConnection) {
+    this.#connection = connection
+  }
+
+  get isLost(): boolean | undefined {
+    return this.#client === undefined ? undefined : this.#isLost
+  }
+
+  get transactionStatus(): string | null | undefined {
+    return this.#client?.getTransactionStatus?.()
+  }
+
+  /**
+   * Finds the client while it takes the first statement, which nothing else gives away: it works when the caller's `pg` is
+   * the copy that fencepost uses. With another copy the pool's owner has to listen to its clients' errors.
+   */
+  first<T>(send: () => Promise<T>): Promise<T> {
+    const prototype = Client.prototype as { query: (...args: unknown[]) => unknown }
+    const { query } = prototype
+    let seen: Client | undefined
+    prototype.query = function capture(this: Client, ...args: unknown[]): unknown {
+      // oxlint-disable-next-line typescript/no-this-alias -- The client is what is looked for.
+      seen = this
+      return query.apply(this, args)
+    }
+    try {
+      return send()
+    } finally {
+      prototype.query = query
+      this.#client = seen
+      if (seen !== undefined) quieten(seen)
+      seen?.on('error', this.#onLoss)
+      seen?.on('notice', this.#onNotice)
+      if (seen === undefined) warnOfOtherCopy(this.#connection)
+    }
+  }
+
+  /** A pool takes a broken client back as long as nobody has ended it, and the next borrower would meet the break. */
+  discardIfLost(failure: unknown): void {
+    if (isConnectionLoss(failure, this.isLost)) this.#client?.end().catch(() => {})
+  }
+
+  stop(): void {
+    this.#client?.off('error', this.#onLoss)
+    this.#client?.off('notice', this.#onNotice)
+  }
+}
+
+let hasWarned = false
+
+/** Only Kysely's own dialect for `pg` is of interest: other drivers do not end the process over a lost connection. */
+function warnOfOtherCopy(connection: DatabaseConnection): void {
+  if (hasWarned || connection.constructor.name !== 'PostgresConnection') return
+  hasWarned = true
+  process.emitWarning(
+    'the Kysely that was passed in uses another copy of pg than fencepost. A fenced transaction whose connection breaks would ' +
+      "end the process: add pool.on('connect', (client) => client.on('error', () => {})) to its pool, or install one version of pg.",
+    { code: 'FENCEPOST_OTHER_PG' },
+  )
+}
+
+/**
+ * Watches one session of the caller's Kysely for the time of statements that fencepost sends on its own account: a
+ * connection that breaks ends no process, and a commit in doubt is noticed.
+ */
+export async function withWatchedSession<DB, T>(
+  session: Kysely<DB>,
+  run: (watch: Pick<ClientWatch, 'isLost' | 'isCommitDoubtful'>) => Promise<T>,
+): Promise<T> {
+  return session.getExecutor().provideConnection(async (connection) => {
+    const watch = new ClientWatch(connection)
+    // oxlint-disable-next-line typescript/unbound-method -- It is called on its connection.
+    const { executeQuery } = connection
+    connection.executeQuery = (query, options) => {
+      connection.executeQuery = executeQuery
+      return watch.first(() => executeQuery.call(connection, query, options)) as never
+    }
+    try {
+      return await run(watch)
+    } catch (error) {
+      watch.discardIfLost(error)
+      throw error
+    } finally {
+      connection.executeQuery = executeQuery
+      watch.stop()
+    }
+  })
+}
+
+const quiet = new WeakSet<object>()
+
+/**
+ * Lets a client that has served fencepost break without ending the process. `pg` reports a lost connection as an error
+ * event, also some time after the statement that met it has been answered, when the client is nobody's: one listener that
+ * stays is the only one that is always there. The pool's own still hears the event.
+ */
+export function quieten(client: Pick<Client, 'on'>): void {
+  if (quiet.has(client)) return
+  quiet.add(client)
+  client.on('error', () => {})
+}
