@@ -89,7 +89,10 @@ try {
   }
 
   const results: Record<string, Comparison[]> = { lease: [], fence: [] }
-  console.log(`${rounds} rounds of ${forMs} ms each, A B A B …; ratio: median (lowest … highest)\n`)
+  console.log(
+    `acquire + release ("lease") and a fenced transaction ("fence") per second ÷ their floors; more is better, 1.00 is the floor.\n` +
+      `${rounds} rounds of ${forMs} ms each, A B A B …: median (lowest … highest)\n`,
+  )
   for (const [name, floor, contender, counts] of [
     ['lease', twoUpdates, lease, [1, 8, 64, 512]],
     ['fence', plain, fenced, [1, 8, 64]],

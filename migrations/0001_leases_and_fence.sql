@@ -352,7 +352,7 @@ end $$;
 
 -- The fence. Call it first in a transaction, before any other statement and outside any savepoint.
 -- It returns the token, or raises: FP001 the term is stale, FP002 the holder has expired or the term's hard end has
--- passed, FP003 the lease was never granted here. From then until the transaction ends no newer term can be granted.
+-- passed, FP003 this database knows neither the lease nor the holder. From then until the transaction ends no newer term can be granted.
 -- p_idle_ms: how long the client may be silent inside the transaction before the server ends the session
 -- (null: the holder's TTL; 0: no bound). p_timeout_ms: bound on the whole transaction (PostgreSQL 17 and later) or on
 -- each statement (before).
@@ -380,13 +380,15 @@ begin
      for share;
   if not found then
     select l.token into v_current from lease l where l.name = p_name;
-    if p_token > coalesce(v_current, (select max(s.last_token) from token_sequence s), 0)
+    -- A lease that was granted here leaves its row, with a token that is not smaller, or at least its holder, until both
+    -- are purged.
+    if (v_current is null or p_token > v_current)
        and not exists (select from holder h where h.id = p_holder) then
-      raise exception 'lease "%" with token % was never granted in this database', p_name, p_token
-        using errcode = 'FP003';
+      raise exception 'this database knows no lease "%" with token %', p_name, p_token using errcode = 'FP003';
     end if;
     raise exception 'token % of lease "%" is stale', p_token, p_name
-      using errcode = 'FP001', detail = json_build_object('lease', p_name, 'current', v_current::text)::text;
+      using errcode = 'FP001',
+            detail = json_build_object('by', 'lease', 'lease', p_name, 'current', v_current::text)::text;
   end if;
   select h.ttl into v_ttl
     from holder h where h.id = p_holder and h.ended_at is null and h.expires_at > clock_timestamp();
@@ -440,7 +442,8 @@ language plpgsql volatile parallel unsafe
 set search_path = fencepost, pg_temp as $$
 begin
   raise exception 'token % of lease "%" is stale: the row is stamped %', p_token, p_lease, p_stamp
-    using errcode = 'FP001', detail = json_build_object('lease', p_lease, 'current', p_stamp::text)::text;
+    using errcode = 'FP001',
+          detail = json_build_object('by', 'row', 'lease', p_lease, 'current', p_stamp::text)::text;
 end $$;
 
 -- Lifts a sequence so that the next token is greater than p_floor. Never lowers it. For use after a partial restore,

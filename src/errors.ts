@@ -73,15 +73,20 @@ export class NotAcquiredError extends FencepostError {
   readonly contender: Contender | undefined
 
   constructor(lease: string, waitedMs: number, contender: Contender | undefined) {
-    const by = contender?.label === undefined ? '' : `; it is held by ${contender.label}`
-    super(
-      'NOT_ACQUIRED',
-      `lease "${lease}" was not granted within ${Math.round(waitedMs)} ms${by}. Wait longer, or treat it as busy.`,
-    )
+    const waited = waitedMs < 1 ? '' : ` within ${Math.round(waitedMs)} ms`
+    super('NOT_ACQUIRED', `lease "${lease}" was not granted${waited}${describe(contender)}`)
     this.lease = lease
-    this.waitedMs = waitedMs
+    this.waitedMs = Math.round(waitedMs)
     this.contender = contender
   }
+}
+
+function describe(contender: Contender | undefined): string {
+  if (contender?.label === undefined) return '. Wait longer, or treat it as busy.'
+  const { label, host, pid, since } = contender
+  const where = pid === undefined ? '' : ` (pid ${pid}${host === undefined ? '' : ` on ${host}`})`
+  const when = since === undefined ? '' : ` since ${since.toISOString()}`
+  return `: it is held by ${label}${where}${when}. Wait longer, or treat it as busy.`
 }
 
 /** Why a lease is lost: its holder was ended by the next taker, its time ran out here, or its Fencepost was closed. */
@@ -128,17 +133,31 @@ export class StaleTermError extends FencepostError {
   readonly token: bigint
   /** The token that stands in the way: of the lease, or stamped on the row. Undefined when the server did not say. */
   readonly currentToken: bigint | undefined
+  /** What refused it: the `lease` has a newer term, or the `row` carries a newer stamp (with `once`, the same one). */
+  readonly by: 'lease' | 'row'
 
-  constructor(lease: string, token: bigint, currentToken: bigint | undefined, options?: ErrorOptions) {
-    const now = currentToken === undefined ? '' : `; the current token is ${currentToken}`
+  constructor(
+    lease: string,
+    token: bigint,
+    currentToken: bigint | undefined,
+    by: 'lease' | 'row' = 'lease',
+    options?: ErrorOptions,
+  ) {
+    const why =
+      by === 'row'
+        ? currentToken === token
+          ? 'the row was already written under this token, and the repository writes it once'
+          : `the row is stamped with token ${currentToken}`
+        : `the term is stale${currentToken === undefined ? '' : `; the current token is ${currentToken}`}`
     super(
       'STALE_TERM',
-      `the write under lease "${lease}" with token ${token} was refused: the term is stale${now}. Nothing was written.`,
+      `the write under lease "${lease}" with token ${token} was refused: ${why}. Nothing was written.`,
       options,
     )
     this.lease = lease
     this.token = token
     this.currentToken = currentToken
+    this.by = by
   }
 }
 
@@ -166,8 +185,8 @@ export class ForeignLeaseError extends FencepostError {
   constructor(lease: string, token: bigint, options?: ErrorOptions) {
     super(
       'FOREIGN_LEASE',
-      `this database knows no holder for lease "${lease}" (token ${token}): the lease belongs to another Fencepost's ` +
-        'database, or its holder ended long ago. Nothing was written. Use a connection to the database that granted it.',
+      `this database knows no lease "${lease}" with token ${token}, nor its holder: it was granted by another database, or ` +
+        'purged here long ago. Nothing was written. Use a connection to the database that granted it.',
       options,
     )
     this.lease = lease

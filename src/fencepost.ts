@@ -5,7 +5,7 @@ import { Connection, type TextRow } from './database/connection.ts'
 import { RequestFailure, describeFailure } from './database/failure.ts'
 import type { MigrateOptions, MigrateResult } from './database/migrate.ts'
 import { schemaGreeting } from './database/schema.ts'
-import { type Duration, durationMs } from './duration.ts'
+import { type Duration, durationMs, show } from './duration.ts'
 import { FencepostError, InvalidArgumentError, LeaseLostError } from './errors.ts'
 import { Lease } from './fence/lease.ts'
 import type { ReleaseOutcome } from './lease/held-lease.ts'
@@ -47,7 +47,7 @@ export interface LeaseOptions {
 
 export interface AcquireOptions extends LeaseOptions {
   /**
-   * How long to wait for the lease; 0 for one attempt. Default: until the signal aborts. A database that gives no first
+   * How long to wait for the lease, at most 366 days; 0 for one attempt. Default: until the signal aborts. A database that gives no first
    * answer is waited for up to a second.
    */
   readonly wait?: Duration | undefined
@@ -171,7 +171,18 @@ export class Fencepost implements AsyncDisposable {
    *
    * @throws NotAcquiredError; what `work` throws; LeaseLostError when the lease was lost although `work` settled well.
    */
-  async withLease<T>(name: string, options: AcquireOptions, work: (lease: Lease) => Promise<T>): Promise<T> {
+  withLease<T>(name: string, options: AcquireOptions, work: (lease: Lease) => Promise<T>): Promise<T>
+  withLease<T>(name: string, work: (lease: Lease) => Promise<T>): Promise<T>
+  async withLease<T>(
+    name: string,
+    optionsOrWork: AcquireOptions | ((lease: Lease) => Promise<T>),
+    lastWork?: (lease: Lease) => Promise<T>,
+  ): Promise<T> {
+    const options = typeof optionsOrWork === 'function' ? {} : optionsOrWork
+    const work = typeof optionsOrWork === 'function' ? optionsOrWork : lastWork
+    if (typeof work !== 'function') {
+      throw new InvalidArgumentError('work', work, `work must be a function; got ${show(work)}`)
+    }
     const lease = await this.acquire(name, options)
     let isLost: boolean
     let result: T

@@ -24,7 +24,10 @@ export function exitCodeOf(error: unknown): number {
   // The lease that was named is one that this command cannot be used for.
   if (error instanceof SequenceMismatchError) return exitCode.usage
   if (error instanceof NotAcquiredError) return exitCode.notAcquired
-  if (error instanceof DatabaseError) return exitCode.databaseUnavailable
+  // A refusal of one request says nothing about the database: asking again would not help.
+  if (error instanceof DatabaseError) {
+    return error.code === 'QUERY_FAILED' ? exitCode.failed : exitCode.databaseUnavailable
+  }
   if (error instanceof FencepostError && error.code === 'LOCAL_SERVER_FAILED')
     return exitCode.databaseUnavailable
   return exitCode.failed

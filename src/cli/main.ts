@@ -36,7 +36,7 @@ Examples:
   fencepost demo
 
 The database: --database-url, else FENCEPOST_DATABASE_URL, else DATABASE_URL; or --local.
-Exit codes: 0 done, 1 failed, 64 wrong usage, 69 database unavailable; "run" has more.`,
+Exit codes: 0 done, 1 failed, 64 wrong usage, 69 the database cannot be used; "run" has more.`,
   )
 
 function withDatabase(subcommand: Command): Command {
@@ -48,7 +48,7 @@ function withDatabase(subcommand: Command): Command {
 withDatabase(program.command('migrate'))
   .description('Install or upgrade the schema "fencepost". Safe to run from many processes at once.')
   .option('--down', 'remove the newest migration instead; tokens go on rising after a later installation')
-  .option('--grant-to <role...>', 'database roles that may use leases afterwards')
+  .option('--grant-to <role...>', 'database roles that may use leases afterwards, separated by blanks')
   .addHelpText('after', '\nExample:\n  fencepost migrate --grant-to app')
   .action(report(async (options: never) => (await import('./migrate.ts')).runMigrate(options)))
 
@@ -80,7 +80,7 @@ withDatabase(program.command('run'))
   .addHelpText(
     'after',
     `
-The command gets FENCEPOST_LEASE, FENCEPOST_TOKEN, FENCEPOST_HOLDER and FENCEPOST_FENCE_SQL: the SQL that, as the first
+The command gets FENCEPOST_LEASE, FENCEPOST_TOKEN, FENCEPOST_HOLDER, FENCEPOST_SEQUENCE and FENCEPOST_FENCE_SQL: the SQL that, as the first
 statement of a transaction, fences its writes. It runs in a session of its own; INT, TERM, HUP, QUIT,
 USR1 and USR2 are passed on to it and to what it started.
 
@@ -91,7 +91,7 @@ The lease is given back when the command is gone and nothing is left of what it 
 TERM, and KILL after the grace. What is meant to stay has to be started with setsid; it then runs without the lease.
 
 Exit codes: the command's own; 128+n when signal n ended it; 126 not executable, 127 not found; 64 wrong usage;
-69 database unavailable; 70 the lease was lost (even if the command said 0); 75 not acquired.
+69 the database cannot be used (unreachable, wrong password, no schema, no rights); 70 the lease was lost (even if the command said 0); 75 not acquired.
 
 Example:
   fencepost run deploy --wait 10m -- npx prisma migrate deploy`,

@@ -15,6 +15,8 @@ export async function runMigrate(options: MigrateCommandOptions): Promise<number
   })
   const verb = options.down === true ? 'removed' : 'applied'
   for (const name of migrations) console.log(`${verb} ${name}`)
-  if (migrations.length === 0) console.log(`nothing to do: the schema has version ${schemaVersion}`)
+  const granted = options.grantTo ?? []
+  if (granted.length > 0 && options.down !== true) console.log(`granted to ${granted.join(', ')}`)
+  else if (migrations.length === 0) console.log(`nothing to do: the schema has version ${schemaVersion}`)
   return exitCode.done
 }

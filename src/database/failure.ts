@@ -34,10 +34,15 @@ const systemCodes = new Set(['EPIPE', 'EPERM', 'EBADF', 'EBUSY', 'EROFS', 'EXDEV
 
 /** The server may have carried the statement out before it said this, or says it of the connection as a whole. */
 export function isConnectionState(sqlState: string): boolean {
+  // 25P03 and 25P04: the server ended the session over its idle or transaction timeout.
   // 08P01 is about the message that was sent, such as one with too many parameters.
   if (sqlState === '08P01') return false
   return (
-    sqlState.startsWith('08') || sqlState.startsWith('57P') || sqlState === '25P03' || sqlState === '53300'
+    sqlState.startsWith('08') ||
+    sqlState.startsWith('57P') ||
+    sqlState === '25P03' ||
+    sqlState === '25P04' ||
+    sqlState === '53300'
   )
 }
 

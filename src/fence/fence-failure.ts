@@ -22,7 +22,7 @@ export type Phase = 'connecting' | 'beginning' | 'working' | 'committing'
 export function fenceFailure(error: unknown, term: Term): FencepostError | undefined {
   switch (sqlStateOf(error)) {
     case 'FP001':
-      return new StaleTermError(term.lease, term.token, currentToken(error), { cause: error })
+      return staleTerm(error, term)
     case 'FP002':
       return new HolderExpiredError(term.lease, term.token, { cause: error })
     case 'FP003':
@@ -140,13 +140,18 @@ export function isConnectionLoss(error: unknown, isLost: boolean | undefined): b
   )
 }
 
-function currentToken(error: unknown): bigint | undefined {
+function staleTerm(error: unknown, term: Term): StaleTermError {
+  const options = { cause: error }
   try {
-    const { current } = JSON.parse((error as { detail: string }).detail) as { current: string | null }
-    return current === null ? undefined : BigInt(current)
+    const { current, by } = JSON.parse((error as { detail: string }).detail) as {
+      current: string | null
+      by: 'lease' | 'row'
+    }
+    const token = current === null ? undefined : BigInt(current)
+    return new StaleTermError(term.lease, term.token, token, by, options)
   } catch {
     // The driver did not pass the detail on, or the error is not ours. The refusal itself is certain.
-    return undefined
+    return new StaleTermError(term.lease, term.token, undefined, 'lease', options)
   }
 }
 

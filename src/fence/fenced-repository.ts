@@ -55,8 +55,14 @@ export interface RepositoryOptions<K extends string> {
 type FenceColumnOption<F> = [F] extends [never]
   ? { readonly fenceColumn: F }
   : 'fence_token' extends F
-    ? { readonly fenceColumn?: F | undefined }
-    : { readonly fenceColumn: F }
+    ? {
+        /** The column that carries the token: `bigint not null default 0`. Default `fence_token`. */
+        readonly fenceColumn?: F | undefined
+      }
+    : {
+        /** The column that carries the token: `bigint not null default 0`. This table has no `fence_token`. */
+        readonly fenceColumn: F
+      }
 
 /**
  * Reads and guarded writes of one table. Every write takes a fence: a lease or a fenced transaction; there is no other

@@ -1,3 +1,4 @@
+import { inspect } from 'node:util'
 import { LeaseLostError, LeaseReleasedError, type LossReason } from '../errors.ts'
 import type { Logger } from '../logger.ts'
 import { Events } from './events.ts'
@@ -90,7 +91,7 @@ export class HeldLease implements HolderListener {
 
   /** Milliseconds for which the lease may be trusted without another heartbeat; 0 when it is not held. */
   get expiresInMs(): number {
-    return this.#end === undefined ? this.#holder.trustLeftMs : 0
+    return this.#end === undefined ? Math.floor(this.#holder.trustLeftMs) : 0
   }
 
   /** Listens to an event of this lease; the returned function stops it. */
@@ -127,7 +128,7 @@ export class HeldLease implements HolderListener {
 
   /** Called by the holder. */
   atRisk(leftMs: number, cause: unknown): void {
-    if (this.#end === undefined) this.#events.emit('at-risk', { expiresInMs: leftMs, cause })
+    if (this.#end === undefined) this.#events.emit('at-risk', { expiresInMs: Math.floor(leftMs), cause })
   }
 
   /** Called by the holder. */
@@ -152,3 +153,10 @@ export class HeldLease implements HolderListener {
     return outcome
   }
 }
+
+// What console.log shows: not the holder's id, which is a secret.
+Object.defineProperty(HeldLease.prototype, inspect.custom, {
+  value(this: HeldLease): string {
+    return `Lease { name: ${JSON.stringify(this.name)}, token: ${this.token}n, state: '${this.state}' }`
+  },
+})

@@ -51,7 +51,7 @@ test('a role may use leases after --grant-to, and not before', async () => {
 
 test('--grant-to a role that does not exist fails, and installs nothing', async () => {
   const result = await runCli(['migrate', '--grant-to', 'no_such_role'], { url: other.url })
-  expect(result).toMatchObject({ code: 69, stdout: '' })
+  expect(result).toMatchObject({ code: 1, stdout: '' })
   expect(result.stderr).toContain('Create the role first')
   expect(await hasSchema(other)).toBe(false)
 })

@@ -256,7 +256,12 @@ describe('once', () => {
       () => once.updateWhere(lease, (eb) => eb('id', '=', 1), { amount: 1 }),
       () => once.delete(lease, 1),
     ]) {
-      await expect(again()).rejects.toMatchObject({ code: 'STALE_TERM', currentToken: lease.token })
+      await expect(again()).rejects.toMatchObject({
+        code: 'STALE_TERM',
+        currentToken: lease.token,
+        by: 'row',
+        message: expect.stringContaining('already written under this token') as string,
+      })
     }
     expect(await stored()).toMatchObject([{ status: 'paid', amount: 0 }])
     const next = await fencepost.acquire(`${lease.name}/next`)

