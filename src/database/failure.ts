@@ -110,6 +110,9 @@ export function describeFailure(failure: RequestFailure, action: string): Databa
       options,
     )
   }
+  if (failure.effect === 'refused' && failure.sqlState === undefined) {
+    return new DatabaseError('DATABASE_UNAVAILABLE', `could not ${action}: ${failure.message}.`, options)
+  }
   if (failure.sqlState === undefined || isConnectionState(failure.sqlState)) {
     return new DatabaseError(
       'DATABASE_UNAVAILABLE',

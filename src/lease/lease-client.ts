@@ -3,6 +3,7 @@ import { setMaxListeners } from 'node:events'
 import type { Clock } from '../clock.ts'
 import type { Connection } from '../database/connection.ts'
 import { RequestFailure, describeFailure, isTransient } from '../database/failure.ts'
+import { formatMs } from '../duration.ts'
 import { FencepostError, NotAcquiredError, SequenceMismatchError, type Contender } from '../errors.ts'
 import type { Logger } from '../logger.ts'
 import type { HeldLease, HeldLeaseOptions } from './held-lease.ts'
@@ -36,6 +37,13 @@ const firstAnswerMs = 1000
 
 /** An attempt whose holder turned out to be gone is made again under a new one, so often at most. */
 const maxRejoins = 5
+
+function tooLate(ttlMs: number): string {
+  return (
+    `it was granted, but each answer came later than a TTL of ${formatMs(ttlMs)} allows, so it was given up. Use a longer ` +
+    'TTL, or find out why the database is slow'
+  )
+}
 
 /** Takes leases and gives them back: the one door of this room. */
 export class LeaseClient<L extends HeldLease> {
@@ -214,8 +222,7 @@ export class LeaseClient<L extends HeldLease> {
         if (seat.holder.isAlive) return { lease: this.#lease(term, seat, turn) }
         // The answer came too late to be trusted. The holder is ended, and the term with it.
         seat.holder.lose('expired')
-        if (rejoins >= maxRejoins)
-          throw new RequestFailure('refused', new Error('every answer came too late'))
+        if (rejoins >= maxRejoins) throw new RequestFailure('refused', new Error(tooLate(request.ttlMs)))
       } catch (error) {
         if (rejoins >= maxRejoins) throw error
         // Voided together with an attempt whose answer was lost: another one is made.

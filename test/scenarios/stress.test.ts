@@ -9,7 +9,7 @@ const database = useDatabase()
 
 const forMs = 20_000
 const leases = ['x', 'y', 'z']
-const ttlMs = 100
+const ttlMs = 200
 
 /** A grant, and until when its holder believed in it. All in one process, so one clock orders them all. */
 interface Belief {
@@ -28,7 +28,7 @@ test('sixteen clients on three leases for 20 s: no overlap, no token out of orde
   const end = performance.now() + forMs
   const beliefs: Belief[] = []
   const unexpected: unknown[] = []
-  const counts = { fenced: 0, refused: 0, cutOff: 0 }
+  const counts = { fenced: 0, refused: 0, cutOff: 0, tooLate: 0 }
   const running = (): boolean => performance.now() < end
   const insert = 'insert into written (name, token) values ($1, $2)'
 
@@ -55,8 +55,8 @@ test('sixteen clients on three leases for 20 s: no overlap, no token out of orde
             if (Math.random() < 0.3) await sleep(Math.random() * 40)
             const dice = Math.random()
             await lease.transaction(pool, async (client) => {
-              if (dice < 0.1) await client.query('select pg_sleep($1)', [Math.random() * 0.15])
-              else if (dice < 0.2) await sleep(Math.random() * 150)
+              if (dice < 0.1) await client.query('select pg_sleep($1)', [Math.random() * 0.3])
+              else if (dice < 0.2) await sleep(Math.random() * 1.5 * ttlMs)
               await client.query(insert, [name, lease.token.toString()])
             })
             counts.fenced += 1
@@ -83,6 +83,12 @@ test('sixteen clients on three leases for 20 s: no overlap, no token out of orde
     const code = error instanceof FencepostError ? error.code : (error as { code?: string }).code
     switch (code) {
       case 'NOT_ACQUIRED':
+        return
+      case 'DATABASE_UNAVAILABLE':
+        // On a machine that is busy with other things an answer can take longer than such a TTL allows. Then a lease must
+        // not be handed out, and the caller is told why.
+        if (String(error).includes('came later than a TTL')) counts.tooLate += 1
+        else unexpected.push(error)
         return
       case 'STALE_TERM':
       case 'HOLDER_EXPIRED':
@@ -164,7 +170,7 @@ test('sixteen clients on three leases for 20 s: no overlap, no token out of orde
                 holder,
                 belief.name,
                 belief.token,
-                Math.random() < 0.3 ? Math.random() * 150 : 0,
+                Math.random() < 0.3 ? Math.random() * 1.5 * ttlMs : 0,
               ))
             ) {
               client = await database.session()
@@ -212,6 +218,6 @@ test('sixteen clients on three leases for 20 s: no overlap, no token out of orde
   expect(counts.fenced).toBeGreaterThan(50)
   expect(counts.refused).toBeGreaterThan(20)
   console.log(
-    `stress: ${beliefs.length} grants, ${counts.fenced} fenced transactions, ${counts.refused} refused, ${counts.cutOff} cut off`,
+    `stress: ${beliefs.length} grants, ${counts.fenced} fenced transactions, ${counts.refused} refused, ${counts.cutOff} cut off, ${counts.tooLate} granted too late`,
   )
 })
