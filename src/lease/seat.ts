@@ -1,21 +1,12 @@
-import type { Clock } from '../clock.ts'
 import type { Connection } from '../database/connection.ts'
 import { RequestFailure } from '../database/failure.ts'
-import type { Logger } from '../logger.ts'
 import { Batcher } from './batcher.ts'
 import type { ReleaseOutcome } from './held-lease.ts'
-import { Holder } from './holder.ts'
-import type { AcquireAnswer, HolderIdentity, Protocol, ReleaseAnswer } from './protocol.ts'
+import { Holder, type HolderOptions } from './holder.ts'
+import type { AcquireAnswer, ReleaseAnswer } from './protocol.ts'
 import type { Term } from './term.ts'
 
-export interface SeatOptions {
-  readonly identity: HolderIdentity
-  readonly ttlMs: number
-  readonly protocol: Protocol
-  readonly clock: Clock
-  readonly logger: Logger
-  /** The connection that carries nothing but this holder's beats. */
-  readonly beats: Connection
+export interface SeatOptions extends Omit<HolderOptions, 'onBeat' | 'isSpare'> {
   /** Asked at the time of a beat whether a seat that nobody uses may go. True: it is being closed. */
   retire(seat: Seat): boolean
 }
