@@ -1,3 +1,4 @@
+import { inspect } from 'node:util'
 import ms, { type StringValue } from 'ms'
 import { InvalidArgumentError } from './errors.ts'
 
@@ -64,18 +65,23 @@ function parse(value: unknown): number | undefined {
   if (typeof value === 'number') return value
   if (typeof value === 'string') return form.test(value) ? ms(value as StringValue) : undefined
   if (typeof value === 'object' && value !== null && 'total' in value && typeof value.total === 'function') {
-    return Number(value.total('milliseconds'))
+    try {
+      return Number(value.total('milliseconds'))
+    } catch {
+      return undefined
+    }
   }
   return undefined
 }
 
-/** A value as an error message shows it: short, quoted, and never throwing. */
+/** A value as an error message shows it: short, quoted, and never throwing, whatever its own methods do. */
 export function show(value: unknown): string {
-  const text =
-    typeof value === 'string'
-      ? JSON.stringify(value)
-      : typeof value === 'bigint'
-        ? `${value}n`
-        : String(value)
+  let text: string
+  try {
+    text =
+      typeof value === 'string' ? JSON.stringify(value) : inspect(value, { depth: 1, breakLength: Infinity })
+  } catch {
+    text = `a value of type ${typeof value}`
+  }
   return text.length > 80 ? `${text.slice(0, 77)}…` : text
 }

@@ -52,6 +52,35 @@ describe('a duration', () => {
     expect(refused).toThrow(expect.objectContaining({ code: 'INVALID_ARGUMENT', argument: 'ttl', value }))
   })
 
+  test.each([
+    { toString: {} },
+    {
+      toString() {
+        throw new Error('no')
+      },
+    },
+    {
+      total() {
+        throw new Error('no')
+      },
+    },
+    { total: () => Symbol('no') },
+    new Proxy(
+      {},
+      {
+        get() {
+          throw new Error('no')
+        },
+        ownKeys() {
+          throw new Error('no')
+        },
+      },
+    ),
+    Object.create(null) as object,
+  ])('an object that defends itself is refused all the same (%#)', (value) => {
+    expect(() => durationMs('ttl', value, bounds)).toThrow(InvalidArgumentError)
+  })
+
   property.prop([fc.anything()])('is within its bounds or refused, whatever it is', (value) => {
     try {
       const ms = durationMs('ttl', value, bounds)
