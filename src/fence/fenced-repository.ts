@@ -1,11 +1,14 @@
 import type {
+  DeleteQueryBuilder,
   Expression,
   ExpressionBuilder,
+  InsertQueryBuilder,
   Insertable,
   Kysely,
   Selectable,
   SqlBool,
   Transaction,
+  UpdateQueryBuilder,
   Updateable,
 } from 'kysely'
 import { DatabaseError, InvalidArgumentError, SequenceMismatchError } from '../errors.ts'
@@ -16,11 +19,12 @@ import { doubtfulCommit } from './fence-failure.ts'
 import type { FencedTransaction } from './fenced-transaction.ts'
 import {
   type AnyTable,
+  type Builder,
   type Condition,
-  type Guard,
   GuardedTable,
   fenceCall,
   guardColumn,
+  writeName,
 } from './guarded-table.ts'
 import { type RepositoryStep, repositoryFailure } from './repository-failure.ts'
 
@@ -162,11 +166,9 @@ export class FencedRepository<
   ): Promise<Selectable<DB[TB]>[]> {
     this.#check(fence)
     if (rows.length === 0) return []
-    return (await this.#write(fence, (guard) => {
-      const query = this.#table.insert(guard, rows).returningAll()
-      assertFitsOneStatement(rows, query)
-      return query.execute()
-    })) as Selectable<DB[TB]>[]
+    const insert = (builder: Builder) => this.#table.insert(builder, fence, rows).returningAll()
+    assertFitsOneStatement(rows, () => insert(this.#rows))
+    return (await this.#write(fence, insert)) as Selectable<DB[TB]>[]
   }
 
   /** Changes one row. The row as it is then, or undefined when there is no row of that key. */
@@ -176,10 +178,10 @@ export class FencedRepository<
     patch: Patch<DB, TB, F>,
   ): Promise<Selectable<DB[TB]> | undefined> {
     const keyIs = this.#table.keyIs(key)
-    const row = await this.#write(fence, async (guard) => {
-      const query = this.#table.update(guard, patch).where(keyIs).returningAll()
-      return (await query.executeTakeFirst()) ?? (await checkFence(guard))
-    })
+    this.#check(fence)
+    const [row] = await this.#write(fence, (builder) =>
+      this.#table.update(builder, fence, patch).where(keyIs).returningAll(),
+    )
     return row as Selectable<DB[TB]> | undefined
   }
 
@@ -189,15 +191,20 @@ export class FencedRepository<
     where: (eb: ExpressionBuilder<DB, TB>) => Expression<SqlBool>,
     patch: Patch<DB, TB, F>,
   ): Promise<number> {
-    return this.#write(fence, async (guard) => {
-      const query = this.#table.update(guard, patch).where(where as unknown as Condition)
-      // Not execute(): that takes a count which the driver did not give for none.
-      const { numAffectedRows } = await guard.rows.executeQuery(query)
-      if (numAffectedRows === undefined)
-        throw this.#strange('the driver did not say how many rows were written')
-      if (numAffectedRows === 0n) await checkFence(guard)
-      return Number(numAffectedRows)
-    })
+    this.#check(fence)
+    const update = (builder: Builder) =>
+      this.#table.update(builder, fence, patch).where(where as unknown as Condition)
+    return this.#count(
+      fence,
+      async (rows) => {
+        // Not execute(): that takes a count which the driver did not give for none.
+        const { numAffectedRows } = await rows.executeQuery(update(rows))
+        if (numAffectedRows === undefined)
+          throw this.#strange('the driver did not say how many rows were written')
+        return Number(numAffectedRows)
+      },
+      (builder) => update(builder).returning((eb) => eb.lit(1).as(guardColumn)),
+    )
   }
 
   /**
@@ -205,9 +212,11 @@ export class FencedRepository<
    * changes is guarded like `update`.
    */
   async upsert(fence: Fence | FencedTransaction<DB>, row: NewRow<DB, TB, F>): Promise<Selectable<DB[TB]>> {
-    return this.#inserted(
-      await this.#write(fence, (guard) => this.#table.upsert(guard, row).returningAll().executeTakeFirst()),
+    this.#check(fence)
+    const [written] = await this.#write(fence, (builder) =>
+      this.#table.upsert(builder, fence, row).returningAll(),
     )
+    return this.#inserted(written)
   }
 
   /** Deletes one row. The row as it was, or undefined when there is no row of that key. */
@@ -216,12 +225,12 @@ export class FencedRepository<
     key: RowKey<DB, TB, K>,
   ): Promise<Selectable<DB[TB]> | undefined> {
     const keyIs = this.#table.keyIs(key)
-    const row = await this.#write(fence, async (guard) => {
-      const query = this.#table.delete(guard).where(keyIs).returningAll()
-      return (await query.executeTakeFirst()) ?? (await checkFence(guard))
-    })
+    this.#check(fence)
+    const [row] = await this.#write(fence, (builder) =>
+      this.#table.delete(builder, fence).where(keyIs).returningAll(),
+    )
     if (row === undefined) return undefined
-    const { [guardColumn]: _, ...deleted } = row as Record<string, unknown>
+    const { [guardColumn]: _, ...deleted } = row
     return deleted as Selectable<DB[TB]>
   }
 
@@ -230,15 +239,11 @@ export class FencedRepository<
     fence: Fence | FencedTransaction<DB>,
     where: (eb: ExpressionBuilder<DB, TB>) => Expression<SqlBool>,
   ): Promise<number> {
-    return this.#write(fence, async (guard) => {
-      // The guard stands in RETURNING, so the rows that come back are the count.
-      const rows = await this.#table
-        .delete(guard)
-        .where(where as unknown as Condition)
-        .execute()
-      if (rows.length === 0) await checkFence(guard)
-      return rows.length
-    })
+    this.#check(fence)
+    const remove = (builder: Builder) =>
+      this.#table.delete(builder, fence).where(where as unknown as Condition)
+    // The guard stands in RETURNING, so the rows that come back are the count.
+    return this.#count(fence, async (rows) => (await remove(rows).execute()).length, remove)
   }
 
   #inserted(row: unknown): Selectable<DB[TB]> {
@@ -260,14 +265,47 @@ export class FencedRepository<
     fence.assertHeld?.()
   }
 
-  /** Runs a guarded statement: in the fenced transaction, or on a session of its own. */
-  async #write<T>(fence: Fence | FencedTransaction<DB>, statement: (guard: Guard) => Promise<T>): Promise<T> {
-    this.#check(fence)
+  /** Runs a guarded statement and returns its rows. */
+  #write(fence: Fence | FencedTransaction<DB>, write: GuardedWrite): Promise<AnyRow[]> {
+    return this.#run(
+      fence,
+      (rows) => write(rows).execute(),
+      (rows) =>
+        rows
+          .with(writeName, write)
+          .selectFrom(writeName)
+          .selectAll()
+          .where(fenceCall(rows, fence), 'is not', null)
+          .execute(),
+    )
+  }
+
+  /** The number of rows of a guarded statement: as `within` counts them in a transaction, else as the database does. */
+  #count(
+    fence: Fence | FencedTransaction<DB>,
+    within: (rows: Kysely<AnyTable>) => Promise<number>,
+    write: GuardedWrite,
+  ): Promise<number> {
+    return this.#run(fence, within, async (rows) => {
+      const { count } = await rows
+        .with(writeName, write)
+        .selectFrom(writeName)
+        .select((eb) => eb.cast<string>(eb.fn.countAll(), 'text').as('count'))
+        .where(fenceCall(rows, fence), 'is not', null)
+        .executeTakeFirstOrThrow()
+      return Number(count)
+    })
+  }
+
+  /** In the fenced transaction, or as a transaction of its own that carries the fence: one statement in one round trip. */
+  async #run<T>(
+    fence: Fence | FencedTransaction<DB>,
+    within: (rows: Kysely<AnyTable>) => Promise<T>,
+    alone: (rows: Kysely<AnyTable>) => Promise<T>,
+  ): Promise<T> {
     const { term } = fence
     if (isFencedTransaction(fence)) {
-      return this.#ask({ term, stage: 'in transaction' }, () =>
-        statement({ fence, isInline: false, rows: this.#within(fence) }),
-      )
+      return this.#ask({ term, stage: 'in transaction' }, () => within(this.#within(fence)))
     }
     // An answer that is lost leaves the outcome unknown, a session that cannot be had does not.
     const step: Step = { term, stage: 'connecting' }
@@ -276,7 +314,7 @@ export class FencedRepository<
         withWatchedSession(rows, async (watch) => {
           step.stage = 'sent'
           step.watch = watch
-          const result = await statement({ fence, isInline: true, rows })
+          const result = await alone(rows)
           if (watch.isCommitDoubtful) throw doubtfulCommit(term)
           return result
         }),
@@ -301,6 +339,16 @@ export class FencedRepository<
   }
 }
 
+type AnyRow = Record<string, unknown>
+
+/** Builds a write that returns rows, where it is to run. */
+type GuardedWrite = (
+  builder: Builder,
+) =>
+  | InsertQueryBuilder<AnyTable, 'guarded', AnyRow>
+  | UpdateQueryBuilder<AnyTable, 'guarded', 'guarded', AnyRow>
+  | DeleteQueryBuilder<AnyTable, 'guarded', AnyRow>
+
 interface Step {
   readonly term: Term | undefined
   stage: RepositoryStep['stage']
@@ -312,11 +360,12 @@ const maxParameters = 65_535
 
 function assertFitsOneStatement(
   rows: readonly object[],
-  query: { compile(): { readonly parameters: readonly unknown[] } },
+  query: () => { compile(): { readonly parameters: readonly unknown[] } },
 ): void {
   // Compiling twice is for the few that come near.
   if (rows.length * (Object.keys(rows[0] ?? {}).length + 2) < maxParameters / 2) return
-  const { length } = query.compile().parameters
+  // The fence itself has three.
+  const length = query().compile().parameters.length + 3
   if (length <= maxParameters) return
   throw new InvalidArgumentError(
     'rows',
@@ -324,11 +373,6 @@ function assertFitsOneStatement(
     `${rows.length} rows make ${length} parameters, and one statement takes ${maxParameters}: insert them in several calls, in ` +
       'one fenced transaction',
   )
-}
-
-/** A condition that is false from the start leaves the fence unevaluated: the term is then asked for on its own. */
-async function checkFence(guard: Guard): Promise<undefined> {
-  if (guard.isInline) await guard.rows.selectNoFrom(fenceCall(guard).as('token')).execute()
 }
 
 function isFencedTransaction(fence: object): boolean {

@@ -4,7 +4,7 @@ import type {
   ExpressionBuilder,
   InsertQueryBuilder,
   InsertResult,
-  Kysely,
+  QueryCreator,
   SelectQueryBuilder,
   SqlBool,
   UpdateQueryBuilder,
@@ -20,14 +20,8 @@ export interface AnyTable {
 export type AnyBuilder = ExpressionBuilder<AnyTable, 'guarded'>
 export type Condition = (eb: AnyBuilder) => Expression<SqlBool>
 
-/** Under what a statement writes. */
-export interface Guard {
-  readonly fence: Fence
-  /** The statement carries the fence itself, because it is a transaction of its own. */
-  readonly isInline: boolean
-  /** Where the statement runs: the caller's Kysely or the fenced transaction. */
-  readonly rows: Kysely<AnyTable>
-}
+/** Where a statement is built: the caller's Kysely, the fenced transaction, or a WITH clause. */
+export type Builder = QueryCreator<AnyTable>
 
 /** The marker column of a guarded RETURNING. Without an underscore, so that no naming plugin changes it. */
 export const guardColumn = 'fencepostguard' as const
@@ -47,37 +41,45 @@ export class GuardedTable {
     this.#isOnce = isOnce
   }
 
-  insert(guard: Guard, rows: readonly object[]): InsertQueryBuilder<AnyTable, 'guarded', InsertResult> {
-    return guard.rows
+  insert(
+    builder: Builder,
+    fence: Fence,
+    rows: readonly object[],
+  ): InsertQueryBuilder<AnyTable, 'guarded', InsertResult> {
+    for (const row of rows) this.#assertNotFenceColumn(row)
+    return builder
       .insertInto(this.name)
-      .values((eb) => rows.map((row, index) => this.#stamped(eb, row, guard, index === 0)))
+      .values((eb) => rows.map((row) => ({ ...row, [this.fenceColumn]: tokenOf(eb, fence) })))
   }
 
-  update(guard: Guard, patch: object): UpdateQueryBuilder<AnyTable, 'guarded', 'guarded', UpdateResult> {
+  update(
+    builder: Builder,
+    fence: Fence,
+    patch: object,
+  ): UpdateQueryBuilder<AnyTable, 'guarded', 'guarded', UpdateResult> {
     this.#assertNotFenceColumn(patch)
-    return guard.rows
+    return builder
       .updateTable(this.name)
-      .set((eb) => ({ ...patch, [this.fenceColumn]: this.#guardedToken(eb, guard) }))
-      .$if(guard.isInline, (query) => query.where(fenceHolds(guard)))
+      .set((eb) => ({ ...patch, [this.fenceColumn]: this.#guardedToken(eb, fence) }))
   }
 
-  upsert(guard: Guard, row: object): InsertQueryBuilder<AnyTable, 'guarded', InsertResult> {
+  upsert(builder: Builder, fence: Fence, row: object): InsertQueryBuilder<AnyTable, 'guarded', InsertResult> {
     const changed = Object.entries(row)
       .filter(([column, value]) => value !== undefined && !this.#key.includes(column))
       .map(([column]) => column)
-    return this.insert(guard, [row]).onConflict((conflict) =>
+    return this.insert(builder, fence, [row]).onConflict((conflict) =>
       conflict.columns([...this.#key]).doUpdateSet((eb) => ({
         ...Object.fromEntries(changed.map((column) => [column, eb.ref(`excluded.${column}`)])),
-        [this.fenceColumn]: this.#guardedToken(eb, guard),
+        [this.fenceColumn]: this.#guardedToken(eb, fence),
       })),
     )
   }
 
-  delete(guard: Guard): DeleteQueryBuilder<AnyTable, 'guarded', Record<typeof guardColumn, unknown>> {
-    return guard.rows
-      .deleteFrom(this.name)
-      .returning((eb) => this.#guardedToken(eb, guard).as(guardColumn))
-      .$if(guard.isInline, (query) => query.where(fenceHolds(guard)))
+  delete(
+    builder: Builder,
+    fence: Fence,
+  ): DeleteQueryBuilder<AnyTable, 'guarded', Record<typeof guardColumn, unknown>> {
+    return builder.deleteFrom(this.name).returning((eb) => this.#guardedToken(eb, fence).as(guardColumn))
   }
 
   /** @throws InvalidArgumentError when the key lacks a value for one of its columns. */
@@ -105,31 +107,21 @@ export class GuardedTable {
    * only rows that are being written are evaluated, in their latest version, so one statement tells the three
    * outcomes apart, and no row outside the caller's condition can be taken for a stale one.
    */
-  #guardedToken(eb: AnyBuilder, guard: Guard) {
+  #guardedToken(eb: AnyBuilder, fence: Fence) {
     // A column that lets nulls in has rows that no term has written.
     const stamp = eb.fn.coalesce(eb.ref(`${this.name}.${this.fenceColumn}` as 'guarded.fence'), eb.lit(0))
     return eb
       .case()
-      .when(stamp, this.#isOnce ? '<' : '<=', eb.val(guard.fence.term.token.toString()))
-      .then(eb.cast(eb.val(guard.fence.term.token.toString()), 'bigint'))
+      .when(stamp, this.#isOnce ? '<' : '<=', eb.val(fence.term.token.toString()))
+      .then(tokenOf(eb, fence))
       .else(
         eb.fn('fencepost.refuse_stale', [
-          eb.val(guard.fence.term.lease),
-          eb.cast(eb.val(guard.fence.term.token.toString()), 'bigint'),
+          eb.val(fence.term.lease),
+          tokenOf(eb, fence),
           eb.cast(stamp, 'bigint'),
         ]),
       )
       .end()
-  }
-
-  /** The fence is called in the first row of an INSERT alone: once is enough for a statement. */
-  #stamped(eb: AnyBuilder, row: object, guard: Guard, isFirst: boolean): Record<string, unknown> {
-    this.#assertNotFenceColumn(row)
-    const stamp =
-      guard.isInline && isFirst
-        ? fenceCall(guard)
-        : eb.cast(eb.val(guard.fence.term.token.toString()), 'bigint')
-    return { ...row, [this.fenceColumn]: stamp }
   }
 
   #assertNotFenceColumn(values: object): void {
@@ -143,18 +135,25 @@ export class GuardedTable {
   }
 }
 
-/**
- * The fence as a condition that depends on no row: PostgreSQL evaluates it once, before it looks at the first row, and
- * also when no row matches. So no row trigger and no function in the caller's condition can come before it.
- */
-function fenceHolds(guard: Guard): Condition {
-  return (eb) => eb(fenceCall(guard), 'is not', null)
+function tokenOf(eb: AnyBuilder, fence: Fence) {
+  return eb.cast(eb.val(fence.term.token.toString()), 'bigint')
 }
 
-/** The fence as a sub-query. */
-export function fenceCall(guard: Guard): SelectQueryBuilder<AnyTable, never, { token: string }> {
-  const [lease, token, holderId] = fenceStatement(guard.fence.term).values
-  return guard.rows.selectNoFrom((eb) =>
+/** What a write in a WITH clause is called. Without an underscore, so that no naming plugin changes it. */
+export const writeName = 'fencepostwrite' as const
+
+/**
+ * The fence as a sub-query that depends on no row, for a condition that always holds: `where (…) is not null`. PostgreSQL
+ * evaluates it once, before it looks at the first row, and also when there is none. On a SELECT from a write in a WITH
+ * clause, that is before the write begins: before the triggers of the table, protected or not, and before any function in
+ * the caller's condition.
+ */
+export function fenceCall(
+  rows: Builder,
+  fence: Fence,
+): SelectQueryBuilder<AnyTable, never, { token: string }> {
+  const [lease, token, holderId] = fenceStatement(fence.term).values
+  return rows.selectNoFrom((eb) =>
     eb
       .fn<string>('fencepost.fence', [
         eb.cast(eb.val(lease), 'text'),

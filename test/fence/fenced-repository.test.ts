@@ -631,9 +631,12 @@ test('a driver that does not say how many rows it wrote is an error, never silen
   const mute = new Kysely<Tables>({ dialect: new SilentDialect({ pool: database.newPool() }) })
   const repository = new FencedRepository(mute, 'accounts', { key: 'id' })
   await accounts.insert(lease, { id: 1, status: 'x' })
-  await expect(repository.updateWhere(lease, (eb) => eb('id', '=', 1), { amount: 1 })).rejects.toMatchObject({
-    code: 'QUERY_FAILED',
-  })
+  const write = lease.transaction(mute, (tx) =>
+    repository.updateWhere(tx, (eb) => eb('id', '=', 1), { amount: 1 }),
+  )
+  await expect(write).rejects.toMatchObject({ code: 'QUERY_FAILED' })
+  // A statement of its own has the database count.
+  expect(await repository.updateWhere(lease, (eb) => eb('id', '=', 1), { amount: 1 })).toBe(1)
 })
 
 test('a plugin that renames columns is respected', async () => {
