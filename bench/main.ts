@@ -3,15 +3,21 @@
 // Compares fencepost with what the same PostgreSQL does at least for the same effect, side by side in one run:
 //   lease     acquire + release of one lease per worker ÷ two prepared one-row UPDATEs by primary key, each committed
 //   fence     a fenced transaction with one update ÷ the same transaction without the fence
+//   wall      a fenced transaction with one update of a protected table ÷ the same on a plain table
+//   session   one update of a protected table, in a session that has its fence (PGOPTIONS) ÷ the same on a plain table
+// and, by duration, so that less is better (see wall.ts):
+//   bulk      100,000 rows in one statement on a protected table ÷ the same on a plain table
+//   locks     how long writers are held up while a table of 1,000,000 rows is protected and unprotected
 // The server is the embedded PostgreSQL with durable settings, on this machine's disk.
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
-import { Pool } from 'pg'
+import { Pool, type PoolConfig } from 'pg'
 import { EmbeddedServer } from '../src/database/embedded-server.ts'
 import { Fencepost } from '../src/index.ts'
 import { type Comparison, type Contender, compare, throughput } from './side-by-side.ts'
+import { measureWall } from './wall.ts'
 
 const { values: options } = parseArgs({
   options: {
@@ -25,12 +31,12 @@ const forMs = Number(options.ms)
 const poolSize = (workers: number): number => Math.min(workers, 20)
 
 /** One set of connections per number of workers, opened once. */
-function pools(url: string): { of(workers: number): Pool; end(): Promise<unknown> } {
+function pools(url: string, config: PoolConfig = {}): { of(workers: number): Pool; end(): Promise<unknown> } {
   const bySize = new Map<number, Pool>()
   return {
     of(workers) {
       const size = poolSize(workers)
-      const pool = bySize.get(size) ?? new Pool({ connectionString: url, max: size, min: size })
+      const pool = bySize.get(size) ?? new Pool({ connectionString: url, max: size, min: size, ...config })
       bySize.set(size, pool)
       return pool
     },
@@ -88,28 +94,61 @@ try {
     )
   }
 
-  const results: Record<string, Comparison[]> = { lease: [], fence: [] }
+  await setup.query('create table wall (like floor including all); insert into wall select * from floor')
+  await Fencepost.protect('wall', { connectionString: server.url, lease: 'bench-fence' })
+  const walled: Contender = (workers, ms) => {
+    const pool = shared.of(workers)
+    return throughput(workers, ms, (worker) =>
+      held.transaction(pool, (client) =>
+        client.query({
+          name: 'wall',
+          text: 'update wall set value = value + 1 where id = $1',
+          values: [worker],
+        }),
+      ),
+    )
+  }
+  const sessions = pools(server.url, { options: held.environment['FENCEPOST_PGOPTIONS'] })
+  const single =
+    (table: string): Contender =>
+    (workers, ms) => {
+      const pool = sessions.of(workers)
+      return throughput(workers, ms, (worker) =>
+        pool.query({
+          name: table,
+          text: `update ${table} set value = value + 1 where id = $1`,
+          values: [worker],
+        }),
+      )
+    }
+
+  const results: Record<string, Comparison[]> = { lease: [], fence: [], wall: [], session: [] }
   console.log(
-    `acquire + release ("lease") and a fenced transaction ("fence") per second ÷ their floors; more is better, 1.00 is the floor.\n` +
+    `acquire + release ("lease"), fenced transactions ("fence"), and writes of a protected table ("wall", "session") per second ÷ ` +
+      `their floors; more is better, 1.00 is the floor.\n` +
       `${rounds} rounds of ${forMs} ms each, A B A B …: median (lowest … highest)\n`,
   )
   for (const [name, floor, contender, counts] of [
     ['lease', twoUpdates, lease, [1, 8, 64, 512]],
     ['fence', plain, fenced, [1, 8, 64]],
+    ['wall', fenced, walled, [1, 8, 64]],
+    ['session', single('floor'), single('wall'), [1, 8, 64]],
   ] as const) {
     for (const workers of counts) {
       const result = await compare(floor, contender, workers, rounds, forMs)
       results[name]!.push(result)
       const { median, min, max } = result.ratio
       console.log(
-        `${name.padEnd(6)} ${String(workers).padStart(4)} workers  ${median.toFixed(2)} (${min.toFixed(2)} … ${max.toFixed(2)})` +
+        `${name.padEnd(7)} ${String(workers).padStart(4)} workers  ${median.toFixed(2)} (${min.toFixed(2)} … ${max.toFixed(2)})` +
           `  floor ${result.floorPerSecond}/s`,
       )
     }
   }
-  if (options.json !== undefined) await writeFile(options.json, `${JSON.stringify(results, undefined, 2)}\n`)
+  const wall = await measureWall(server.url, fencepost, rounds)
+  if (options.json !== undefined)
+    await writeFile(options.json, `${JSON.stringify({ ...results, ...wall }, undefined, 2)}\n`)
   await fencepost.close()
-  await shared.end()
+  await Promise.all([shared.end(), sessions.end()])
 } finally {
   await server.stop('fast')
   await rm(directory, { recursive: true, force: true })

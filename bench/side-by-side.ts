@@ -53,7 +53,8 @@ export async function throughput(
   return (steps / (performance.now() - started)) * 1000
 }
 
-function median(values: readonly number[]): number {
+/** The middle value, or the mean of the middle two. */
+export function median(values: readonly number[]): number {
   const sorted = values.toSorted((a, b) => a - b)
   const middle = sorted.length >> 1
   return sorted.length % 2 === 1 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2

@@ -523,24 +523,6 @@ revoke all on all functions in schema fencepost from public;
 
 -- Down Migration
 
--- A live holder trusts its leases for up to a TTL, and nobody could keep others from being granted them meanwhile.
-do $$
-declare
-  v_turn text;
-begin
-  -- Looked at twice: without a lock, so that a refusal disturbs nobody, and under it, because a program may have joined
-  -- meanwhile. Heartbeats queue behind a lock that waits, so this one gives up at once.
-  foreach v_turn in array array['before', 'after'] loop
-    if exists (select from fencepost.holder where ended_at is null and expires_at > clock_timestamp()) then
-      raise exception 'leases are in use: stop the programs that use them, or wait until their holders have expired'
-        using errcode = '55006';
-    end if;
-    if v_turn = 'before' then
-      lock table fencepost.holder, fencepost.lease in access exclusive mode nowait;
-    end if;
-  end loop;
-end $$;
-
 -- token_sequence stays, so that a later installation goes on counting where this one stopped.
 drop view fencepost.leases;
 drop function fencepost.purge(interval);

@@ -10,7 +10,12 @@ export type FencepostErrorCode =
   | 'STALE_TERM'
   | 'HOLDER_EXPIRED'
   | 'FOREIGN_LEASE'
+  | 'NOT_ANNOUNCED'
   | 'SEQUENCE_MISMATCH'
+  | 'UNFENCED'
+  | 'WRONG_LEASE'
+  | 'NOT_PROTECTABLE'
+  | 'TABLE_BUSY'
   | 'TOKEN_OVERFLOW'
   | 'TRANSACTION_ABORTED'
   | 'TRANSACTION_CUT_OFF'
@@ -19,6 +24,8 @@ export type FencepostErrorCode =
   | 'OUTCOME_UNKNOWN'
   | 'SCHEMA_MISSING'
   | 'SCHEMA_OUTDATED'
+  | 'SCHEMA_FENCE_ONLY'
+  | 'SCHEMA_WITH_LEASES'
   | 'PERMISSION_DENIED'
   | 'DATABASE_UNAVAILABLE'
   | 'AUTHENTICATION_FAILED'
@@ -28,6 +35,11 @@ export type FencepostErrorCode =
   | 'UNKNOWN_COLUMN'
   | 'FENCE_COLUMN_MISSING'
   | 'POOL_ENDED'
+  | 'TOKEN_MISSING'
+  | 'TOKEN_MALFORMED'
+  | 'STALE_TOKEN'
+  | 'RESOURCE_BUSY'
+  | 'PASSAGE_LOST'
   | 'CLOSED'
   | 'LOCAL_SERVER_FAILED'
 
@@ -191,6 +203,38 @@ export class ForeignLeaseError extends FencepostError {
     )
     this.lease = lease
     this.token = token
+  }
+}
+
+/**
+ * A protected table or schema refused a write: with code `UNFENCED` the transaction carried no fence (or a malformed one),
+ * with `WRONG_LEASE` it was fenced by a lease that does not guard what was written. Nothing of the transaction stays.
+ */
+export class ProtectedError extends FencepostError {
+  /** What is protected: `table public.accounts`, `schema public (ALTER TABLE)`. Undefined when the driver did not say. */
+  readonly what: string | undefined
+  /** The lease, prefix or template that guards it. Undefined when the driver did not say. */
+  readonly guard: string | undefined
+
+  constructor(
+    code: 'UNFENCED' | 'WRONG_LEASE',
+    what: string | undefined,
+    guard: string | undefined,
+    options?: ErrorOptions,
+  ) {
+    const subject = what ?? 'what was written'
+    const lease = guard === undefined ? 'the lease that guards it' : `lease "${guard}"`
+    super(
+      code,
+      code === 'UNFENCED'
+        ? `${subject} is protected, and the transaction carried no valid fence. Nothing was written. Write it under ${lease}: ` +
+            'in lease.transaction(), after lease.fence(), or in a session that has its fence (see "fencepost env").'
+        : `${subject} is protected, and the transaction was fenced by another lease than the one that guards it. ` +
+            `Nothing was written. Write it under ${lease}.`,
+      options,
+    )
+    this.what = what
+    this.guard = guard
   }
 }
 

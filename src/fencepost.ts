@@ -5,14 +5,27 @@ import { Connection, type TextRow } from './database/connection.ts'
 import { RequestFailure, describeFailure } from './database/failure.ts'
 import type { MigrateOptions, MigrateResult } from './database/migrate.ts'
 import { schemaGreeting } from './database/schema.ts'
+import type { DoctorReport } from './doctor/finding.ts'
 import { type Duration, durationMs, show } from './duration.ts'
 import { FencepostError, InvalidArgumentError, LeaseLostError } from './errors.ts'
+import type { Fence } from './fence/fence.ts'
 import { Lease } from './fence/lease.ts'
+import {
+  type ProtectOptions,
+  type ProtectSchemaOptions,
+  type Protections,
+  listProtections,
+  protectSchema,
+  protectTable,
+  unprotectSchema,
+  unprotectTable,
+} from './fence/protection.ts'
 import type { ReleaseOutcome } from './lease/held-lease.ts'
+import { takeFixedTerm } from './lease/fixed-term.ts'
 import { type AcquireRequest, LeaseClient } from './lease/lease-client.ts'
 import { type LeaseInfo, listLeases, readLeaseInfo } from './lease/lease-list.ts'
 import { checkName } from './lease/name.ts'
-import { Protocol } from './lease/protocol.ts'
+import { type HolderIdentity, Protocol } from './lease/protocol.ts'
 import { type Logger, harmless, silent } from './logger.ts'
 
 /** Where the leases live. */
@@ -79,6 +92,7 @@ export class Fencepost implements AsyncDisposable {
   readonly #connect: (applicationName: string) => Connection
   readonly #timeoutMs: number
   readonly #leases: LeaseClient<Lease>
+  readonly #identity: Omit<HolderIdentity, 'id'>
   readonly #ttlMs: number
   readonly #minTtlMs: number
   #closing: Promise<void> | undefined
@@ -92,7 +106,7 @@ export class Fencepost implements AsyncDisposable {
     })
     const { label = `${hostname()}:${process.pid}`, meta = {} } = options
     const logger = options.logger === undefined ? silent : harmless(options.logger)
-    const identity = {
+    this.#identity = {
       label: checkName('label', label),
       host: hostname(),
       pid: process.pid,
@@ -108,7 +122,7 @@ export class Fencepost implements AsyncDisposable {
       protocol: this.#protocol,
       clock,
       logger,
-      identity,
+      identity: this.#identity,
       connectBeats: () => this.#connect('fencepost beats'),
       createLease: (held) => new Lease(held),
     })
@@ -141,6 +155,120 @@ export class Fencepost implements AsyncDisposable {
   static async migrate(options: ConnectOptions & MigrateOptions = {}): Promise<MigrateResult> {
     const { migrate } = await import('./database/migrate.ts')
     return migrate(connectionConfig(options), options)
+  }
+
+  /**
+   * Protects a table of the caller's: from now on the database refuses every write to it, and to each of its partitions,
+   * whose transaction carries no valid fence of a lease that guards it, whoever the writer is. Adds the fence column when it
+   * is missing (no rewrite of the table). Nothing to do where all is as wanted; on a table protected otherwise it replaces
+   * the protection in one step. `table` is its name, with its schema where needed.
+   *
+   * Writers are held up for moments only: it waits for its lock at most 1.5 s at a time, and leaves the queue in between.
+   *
+   * Not covered: a superuser or owner who disables triggers, `session_replication_role = replica`, the apply workers of
+   * logical replication, and partitions made later, until it is called again. `fencepost doctor` finds these.
+   *
+   * @returns how many tables are guarded: it and its partitions.
+   * @throws InvalidArgumentError; DatabaseError with code `UNKNOWN_TABLE`, `UNKNOWN_COLUMN` (of a template),
+   * `NOT_PROTECTABLE` (a view, a foreign or system table, a partition, a fence column of another type), `TABLE_BUSY` or
+   * `PERMISSION_DENIED`: nothing was changed.
+   * @example
+   * ```ts
+   * import { Fencepost } from 'fencepost'
+   *
+   * const connectionString = process.env.DATABASE_URL
+   * await Fencepost.protect('accounts', { connectionString, lease: 'settlement' })
+   * await Fencepost.protect('orders', { connectionString, lease: 'customer/{customer_id}' })
+   * ```
+   */
+  static async protect(table: string, options: ConnectOptions & ProtectOptions): Promise<number> {
+    return protectTable(connectionConfig(options), table, options)
+  }
+
+  /**
+   * Takes a table's protection away. The fence column stays, with what it holds.
+   *
+   * @returns how many tables had triggers; 0 when there was nothing to do.
+   * @throws DatabaseError with code `UNKNOWN_TABLE`, `TABLE_BUSY` or `PERMISSION_DENIED`: nothing was changed.
+   */
+  static async unprotect(
+    table: string,
+    options: ConnectOptions & { readonly wait?: Duration | undefined } = {},
+  ): Promise<number> {
+    return unprotectTable(connectionConfig(options), table, options)
+  }
+
+  /**
+   * Protects a schema of the database: DDL in it is refused in a transaction without a valid fence of a lease that guards it,
+   * so that a stale migration runner cannot alter it either. By event triggers, which only a superuser may create.
+   *
+   * Not covered: what event triggers do not see, such as roles, GRANT, TRUNCATE and event triggers themselves. A statement with
+   * CONCURRENTLY commits on the way: a lease lost in the middle of it is noticed at its end only.
+   *
+   * @throws InvalidArgumentError; DatabaseError with code `PERMISSION_DENIED`, `UNKNOWN_TABLE` (no such schema) or
+   * `NOT_PROTECTABLE`.
+   */
+  static async protectSchema(schema: string, options: ConnectOptions & ProtectSchemaOptions): Promise<void> {
+    return protectSchema(connectionConfig(options), schema, options)
+  }
+
+  /** @returns whether there was a protection to take away. */
+  static async unprotectSchema(schema: string, options: ConnectOptions = {}): Promise<boolean> {
+    return unprotectSchema(connectionConfig(options), schema)
+  }
+
+  /** The tables and schemas that are protected, by name, and which of their partitions lack the protection. */
+  static async protections(options: ConnectOptions = {}): Promise<Protections> {
+    return listProtections(connectionConfig(options))
+  }
+
+  /**
+   * Looks for everything that breaks the wall or a promise: triggers that are missing or disabled, roles and settings that get
+   * past them, rows that somebody has edited, standbys and settings that lose what was answered, a pooler that leaks SET. Each
+   * finding says what mends it. Changes nothing. With few rights it sees less, and notes what it did not see.
+   *
+   * @throws DatabaseError when the database cannot be used. A schema that is missing is a finding.
+   * @example
+   * ```ts
+   * import { Fencepost } from 'fencepost'
+   *
+   * const { findings } = await Fencepost.doctor({ connectionString: process.env.DATABASE_URL })
+   * const errors = findings.filter((finding) => finding.severity === 'error')
+   * for (const { code, what, fix } of errors) console.error(code, what, fix)
+   * ```
+   */
+  static async doctor(options: ConnectOptions = {}): Promise<DoctorReport> {
+    const { examine } = await import('./doctor/doctor.ts')
+    return examine(connectionConfig(options))
+  }
+
+  /**
+   * Asks once for a term that nobody renews: it ends by itself after its TTL, whatever becomes of this process. For work
+   * that outlives it, such as a shell's or a person's. Give it back early with `endFixedTerm`.
+   *
+   * @throws NotAcquiredError when somebody else holds the lease; DatabaseError.
+   * @example
+   * ```ts
+   * import { Fencepost, fencedTransaction } from 'fencepost'
+   * import { Pool } from 'pg'
+   *
+   * const connectionString = process.env.DATABASE_URL
+   * const pool = new Pool({ connectionString })
+   * const fencepost = await Fencepost.open({ connectionString })
+   * const fence = await fencepost.takeFixedTerm('stock-taking', { ttl: '20m' })
+   * await fencedTransaction(fence, pool, (client) => client.query('update stock set counted = true'))
+   * await fencepost.endFixedTerm(fence)
+   * ```
+   */
+  async takeFixedTerm(name: string, options: LeaseOptions = {}): Promise<Fence> {
+    if (this.#closing !== undefined) throw closedError()
+    const { name: lease, ttlMs, sequence } = this.#request(name, options)
+    return { term: await takeFixedTerm(this.#protocol, this.#identity, { name: lease, ttlMs, sequence }) }
+  }
+
+  /** Ends the holder of a fixed term, at once and for good. Of no effect when it has ended already. */
+  async endFixedTerm(fence: Fence): Promise<void> {
+    await this.#ask('give a term back', 'select fencepost.end_holder($1::uuid)', [fence.term.holderId])
   }
 
   /**

@@ -16,6 +16,7 @@ export {
   type QueryClient,
   type Statement,
 } from './fence/fence.ts'
+export { refusalOf } from './fence/refusal.ts'
 export {
   fencedTransaction,
   type FencedTransaction,
@@ -28,6 +29,13 @@ export {
   type RepositoryOptions,
   type RowKey,
 } from './fence/fenced-repository.ts'
+export type {
+  ProtectOptions,
+  ProtectSchemaOptions,
+  ProtectedSchema,
+  ProtectedTable,
+  Protections,
+} from './fence/protection.ts'
 export {
   DatabaseError,
   FencepostError,
@@ -38,12 +46,19 @@ export {
   LeaseReleasedError,
   NotAcquiredError,
   OutcomeUnknownError,
+  ProtectedError,
   SequenceMismatchError,
   StaleTermError,
   type Contender,
   type FencepostErrorCode,
   type LossReason,
 } from './errors.ts'
+export type { DoctorReport, Finding, FindingCode, FixKind, Severity } from './doctor/finding.ts'
 export type { Duration } from './duration.ts'
 export type { Logger } from './logger.ts'
 export type { MigrateOptions, MigrateResult } from './database/migrate.ts'
+export { announce, type AnnounceOptions } from './fence/announce.ts'
+export { HttpFence, type EnterOptions, type FencedHandler, type HttpFenceOptions } from './http/http-fence.ts'
+export type { Passage } from './http/passage.ts'
+export { RequestRefusedError, type RefusalCode, type WritableResponse } from './http/request-refused.ts'
+export type { RequestHeaders } from './http/request-token.ts'

@@ -1,11 +1,13 @@
 import { Pool } from 'pg'
-import { FencepostError } from '../errors.ts'
-import { fencedTransaction } from '../fence/fenced-transaction.ts'
-import { Fencepost } from '../fencepost.ts'
 import type { Lease } from '../fence/lease.ts'
+import { refusalOf } from '../fence/refusal.ts'
+import { Fencepost } from '../fencepost.ts'
+import { type DemoClient, openDemoClient } from './demo-clients/client.ts'
+import type { DemoClientName } from './demo-clients/names.ts'
 
 /** What the demo tells one of its two processes to do. */
 export type DemoOrder =
+  | { readonly do: 'open'; readonly client: DemoClientName }
   | { readonly do: 'acquire'; readonly lease: string; readonly ttl: '1s' }
   | { readonly do: 'read' }
   | { readonly do: 'write'; readonly balance: number }
@@ -26,13 +28,15 @@ const connectionString = process.env['FENCEPOST_DATABASE_URL'] ?? ''
 const isFenced = process.env['FENCEPOST_DEMO_UNFENCED'] !== '1'
 const pool = new Pool({ connectionString, max: 1 })
 pool.on('error', () => {})
+let client: DemoClient | undefined
 let fencepost: Fencepost | undefined
 let lease: Lease | undefined
 
-const statement = 'update fencepost_demo set balance = $1, fence_token = $2 where id = 1'
-
 async function obey(order: DemoOrder): Promise<DemoMessage> {
   switch (order.do) {
+    case 'open':
+      client = await openDemoClient(order.client, connectionString)
+      return {}
     case 'acquire':
       fencepost = await Fencepost.open({ connectionString })
       lease = await fencepost.acquire(order.lease, { ttl: order.ttl })
@@ -44,8 +48,9 @@ async function obey(order: DemoOrder): Promise<DemoMessage> {
       return { balance: rows[0]!.balance }
     }
     case 'write':
-      return write(lease!, order.balance)
+      return write(client!, lease!, order.balance)
     case 'close':
+      await client?.close()
       await fencepost?.close()
       return {}
   }
@@ -55,18 +60,16 @@ async function obey(order: DemoOrder): Promise<DemoMessage> {
  * A careless program: it never asks `lease.isHeld`, and passes on the bare term, so that only the database stands
  * between a stale write and the data. The one difference of `--unfenced` is that nothing does.
  */
-async function write(held: Lease, balance: number): Promise<DemoMessage> {
-  const values = [balance, held.token.toString()]
+async function write(by: DemoClient, held: Lease, balance: number): Promise<DemoMessage> {
+  const { term, token } = held
   try {
-    if (isFenced) {
-      await fencedTransaction({ term: held.term }, pool, (client) => client.query(statement, values))
-    } else {
-      await pool.query(statement, values)
-    }
+    if (isFenced) await by.fenced({ term }, { balance, token })
+    else await by.unfenced({ balance, token })
     return { isAborted: held.signal.aborted }
   } catch (error) {
-    if (!(error instanceof FencepostError)) throw error
-    return { refusal: error.code, message: error.message, isAborted: held.signal.aborted }
+    const refusal = refusalOf(error, { term })
+    if (refusal === undefined) throw error
+    return { refusal: refusal.code, message: refusal.message, isAborted: held.signal.aborted }
   }
 }
 

@@ -18,6 +18,14 @@ export const exitCode = {
   notFound: 127,
 } as const
 
+const refusals: ReadonlySet<string> = new Set([
+  'QUERY_FAILED',
+  'UNKNOWN_TABLE',
+  'UNKNOWN_COLUMN',
+  'NOT_PROTECTABLE',
+  'TABLE_BUSY',
+])
+
 /** The code that tells a script what kind of failure it was. */
 export function exitCodeOf(error: unknown): number {
   if (error instanceof InvalidArgumentError) return exitCode.usage
@@ -26,7 +34,7 @@ export function exitCodeOf(error: unknown): number {
   if (error instanceof NotAcquiredError) return exitCode.notAcquired
   // A refusal of one request says nothing about the database: asking again would not help.
   if (error instanceof DatabaseError) {
-    return error.code === 'QUERY_FAILED' ? exitCode.failed : exitCode.databaseUnavailable
+    return refusals.has(error.code) ? exitCode.failed : exitCode.databaseUnavailable
   }
   if (error instanceof FencepostError && error.code === 'LOCAL_SERVER_FAILED')
     return exitCode.databaseUnavailable

@@ -1,8 +1,8 @@
-import Table from 'cli-table3'
 import { Fencepost } from '../fencepost.ts'
 import type { LeaseInfo } from '../lease/lease-list.ts'
 import { type DatabaseOptions, databaseUrl } from './database-url.ts'
 import { exitCode } from './exit-code.ts'
+import { asTable } from './table.ts'
 
 export interface LsOptions extends DatabaseOptions {
   readonly json?: boolean
@@ -11,7 +11,7 @@ export interface LsOptions extends DatabaseOptions {
 export async function runLs(options: LsOptions): Promise<number> {
   await using fencepost = await Fencepost.open({ connectionString: await databaseUrl(options) })
   const leases = await fencepost.leases()
-  console.log(options.json === true ? JSON.stringify(leases.map(asJson), undefined, 2) : asTable(leases))
+  console.log(options.json === true ? JSON.stringify(leases.map(asJson), undefined, 2) : leaseTable(leases))
   return exitCode.done
 }
 
@@ -30,39 +30,18 @@ function asJson(lease: LeaseInfo): Record<string, unknown> {
   }
 }
 
-function asTable(leases: readonly LeaseInfo[]): string {
+function leaseTable(leases: readonly LeaseInfo[]): string {
   if (leases.length === 0) return 'no leases yet'
-  const plain = { top: '', bottom: '', left: '', right: '', mid: '', middle: '  ' }
-  const corners = [
-    'top-mid',
-    'top-left',
-    'top-right',
-    'bottom-mid',
-    'bottom-left',
-    'bottom-right',
-    'left-mid',
-    'mid-mid',
-    'right-mid',
-  ]
-  const table = new Table({
-    head: ['LEASE', 'TOKEN', 'STATE', 'HOLDER', 'SINCE', 'EXPIRES IN'],
-    chars: { ...plain, ...Object.fromEntries(corners.map((corner) => [corner, ''])) },
-    style: { head: [], border: [], 'padding-left': 0, 'padding-right': 0 },
-    colAligns: ['left', 'right', 'left', 'left', 'left', 'right'],
-  })
-  for (const lease of leases) {
-    table.push([
+  return asTable(
+    ['LEASE', 'TOKEN', 'STATE', 'HOLDER', 'SINCE', 'EXPIRES IN'],
+    leases.map((lease) => [
       lease.name,
       lease.token.toString(),
       lease.state,
       lease.holder ?? '',
       lease.since?.toISOString() ?? '',
       lease.remainingMs === undefined ? '' : `${(lease.remainingMs / 1000).toFixed(1)}s`,
-    ])
-  }
-  return table
-    .toString()
-    .split('\n')
-    .map((line) => line.trimEnd())
-    .join('\n')
+    ]),
+    ['left', 'right', 'left', 'left', 'left', 'right'],
+  )
 }

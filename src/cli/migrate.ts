@@ -4,6 +4,7 @@ import { exitCode } from './exit-code.ts'
 
 export interface MigrateCommandOptions extends DatabaseOptions {
   readonly down?: boolean
+  readonly fenceOnly?: boolean
   readonly grantTo?: readonly string[]
 }
 
@@ -12,6 +13,7 @@ export async function runMigrate(options: MigrateCommandOptions): Promise<number
     connectionString: await databaseUrl(options),
     direction: options.down === true ? 'down' : 'up',
     grantTo: options.grantTo,
+    fenceOnly: options.fenceOnly === true,
   })
   const verb = options.down === true ? 'removed' : 'applied'
   for (const name of migrations) console.log(`${verb} ${name}`)

@@ -1,14 +1,23 @@
-import { fileURLToPath } from 'node:url'
 import { Client, type ClientBase, type ClientConfig, escapeIdentifier } from 'pg'
+import { show } from '../duration.ts'
 import { DatabaseError, FencepostError, InvalidArgumentError } from '../errors.ts'
 import { RequestFailure, describeFailure, isConnectionState, sqlStateOf } from './failure.ts'
-import { requiredSchemaVersion } from './schema.ts'
+import { fenceOnlySchemaVersion, migrationsDirectory, readMigrations } from './migration-files.ts'
+import { type SchemaKind, kindOfSchema, requiredSchemaVersion } from './schema.ts'
 
 export interface MigrateOptions {
-  /** `down` removes the newest migration. Tokens survive it: `fencepost.token_sequence` stays. Default `up`. */
+  /**
+   * `down` removes the newest migration. Tokens survive it: `fencepost.token_sequence` stays, and so do the highest tokens
+   * seen, in `fencepost.highest_token` and `fencepost.resource`. Default `up`.
+   */
   readonly direction?: 'up' | 'down' | undefined
   /** Database roles that may use leases afterwards: USAGE on the schema, EXECUTE on its functions. Default none. */
   readonly grantTo?: readonly string[] | undefined
+  /**
+   * For a database that only guards data under leases that live in another one: it gets the fence and the highest token
+   * seen of each lease, and no leases. What it was installed as, a database stays; removing needs the same. Default false.
+   */
+  readonly fenceOnly?: boolean | undefined
 }
 
 export interface MigrateResult {
@@ -20,14 +29,12 @@ export interface MigrateResult {
 /** Our own number, so that another program's migrations in the same database do not wait for ours. */
 const migrationLock = 7_364_521_908_114_203n
 
-const directory = fileURLToPath(new URL('../../migrations', import.meta.url))
-
 /**
  * Installs, upgrades or removes the schema `fencepost`. Any number of processes may call it at once; one works, the
  * others find nothing to do. A role that may not create anything can call it once the schema is there.
  */
 export async function migrate(config: ClientConfig, options: MigrateOptions): Promise<MigrateResult> {
-  const { direction = 'up', grantTo = [] } = options
+  const { direction = 'up', grantTo = [], fenceOnly = false } = options
   if (direction !== 'up' && direction !== 'down') {
     throw new InvalidArgumentError(
       'direction',
@@ -35,6 +42,14 @@ export async function migrate(config: ClientConfig, options: MigrateOptions): Pr
       `direction must be "up" or "down"; got "${String(direction)}"`,
     )
   }
+  if (typeof fenceOnly !== 'boolean') {
+    throw new InvalidArgumentError(
+      'fenceOnly',
+      fenceOnly,
+      `fenceOnly must be true or false; got ${show(fenceOnly)}`,
+    )
+  }
+  const kind: SchemaKind = fenceOnly ? 'fence-only' : 'leases'
   const client = new Client({
     application_name: 'fencepost migrate',
     connectionTimeoutMillis: 10_000,
@@ -44,14 +59,17 @@ export async function migrate(config: ClientConfig, options: MigrateOptions): Pr
   client.on('error', () => {})
   try {
     await client.connect()
-    const installed = await installedVersion(client)
-    const current = direction === 'up' && installed >= requiredSchemaVersion
+    const installed = await installedVersion(client, kind)
+    const current = direction === 'up' && installed >= newestVersion[kind]
     if (current && grantTo.length === 0) return { migrations: [], schemaVersion: installed }
     return await inOneTransaction(client, async () => {
       await refuseForeignSchema(client)
-      const migrations = current ? [] : await runMigrations(client, direction)
-      for (const role of direction === 'up' ? grantTo : []) await grant(client, role)
-      return { migrations, schemaVersion: await installedVersion(client) }
+      // Once more: somebody else may have made it the other kind while this waited for its turn.
+      await installedVersion(client, kind)
+      if (direction === 'down') await refuseWhileInUse(client)
+      const migrations = current ? [] : await runMigrations(client, direction, kind)
+      for (const role of direction === 'up' ? grantTo : []) await grant(client, role, kind)
+      return { migrations, schemaVersion: await installedVersion(client, kind) }
     })
   } catch (error) {
     throw asMigrateError(error)
@@ -60,16 +78,39 @@ export async function migrate(config: ClientConfig, options: MigrateOptions): Pr
   }
 }
 
-/** Read from the catalogs, which every role may read: 0 when the schema is absent. */
-async function installedVersion(client: ClientBase): Promise<number> {
-  const { rows } = await client.query<{ source: string }>(
-    `select p.prosrc as source
+const newestVersion: Record<SchemaKind, number> = {
+  leases: requiredSchemaVersion,
+  'fence-only': fenceOnlySchemaVersion,
+}
+
+/** Read from the catalogs, which every role may read: 0 when the schema is absent. Throws when it is of the other kind. */
+async function installedVersion(client: ClientBase, kind: SchemaKind): Promise<number> {
+  const { rows } = await client.query<{ source: string; kind: SchemaKind }>(
+    `select p.prosrc as source, ${kindOfSchema} as kind
        from pg_catalog.pg_proc p
        join pg_catalog.pg_namespace n on n.oid = p.pronamespace
       where n.nspname = 'fencepost' and p.proname = 'schema_version'`,
   )
-  const digits = /\d+/.exec(rows[0]?.source ?? '')
+  const found = rows[0]
+  if (found !== undefined && found.kind !== kind) throw ofOtherKind(found.kind)
+  const digits = /\d+/.exec(found?.source ?? '')
   return digits === null ? 0 : Number(digits[0])
+}
+
+function ofOtherKind(installed: SchemaKind): DatabaseError {
+  return installed === 'fence-only'
+    ? new DatabaseError(
+        'SCHEMA_FENCE_ONLY',
+        'could not migrate: this database only guards data, and the leases live in another one. Migrate that one, or this ' +
+          'one with "--fence-only" (fenceOnly: true).',
+        { cause: undefined },
+      )
+    : new DatabaseError(
+        'SCHEMA_WITH_LEASES',
+        'could not migrate: this database holds leases, which is more than "--fence-only" (fenceOnly: true) installs. ' +
+          'Leave it out.',
+        { cause: undefined },
+      )
 }
 
 /**
@@ -116,7 +157,38 @@ async function refuseForeignSchema(client: ClientBase): Promise<void> {
   )
 }
 
-async function runMigrations(client: ClientBase, direction: 'up' | 'down'): Promise<string[]> {
+/**
+ * A live holder trusts its leases for up to a TTL, and nobody could keep others from being granted them meanwhile. Looked at
+ * twice: without a lock, so that a refusal disturbs nobody, and under it, because a program may have joined meanwhile.
+ * Heartbeats queue behind a lock that waits, so this one gives up at once.
+ */
+async function refuseWhileInUse(client: ClientBase): Promise<void> {
+  const { rows } = await client.query<{ has_leases: boolean }>(
+    `select pg_catalog.to_regclass('fencepost.holder') is not null as has_leases`,
+  )
+  if (rows[0]?.has_leases !== true) return
+  const look = async (): Promise<void> => {
+    const alive = await client.query(
+      'select from fencepost.holder where ended_at is null and expires_at > clock_timestamp() limit 1',
+    )
+    if (alive.rows.length === 0) return
+    throw Object.assign(
+      new Error(
+        'leases are in use: stop the programs that use them, or wait until their holders have expired',
+      ),
+      { code: '55006' },
+    )
+  }
+  await look()
+  await client.query('lock table fencepost.holder, fencepost.lease in access exclusive mode nowait')
+  await look()
+}
+
+async function runMigrations(
+  client: ClientBase,
+  direction: 'up' | 'down',
+  kind: SchemaKind,
+): Promise<string[]> {
   // Loaded only here: nobody who merely uses leases should pay for it.
   const { runner } = await import('node-pg-migrate')
   let failure: unknown
@@ -136,7 +208,9 @@ async function runMigrations(client: ClientBase, direction: 'up' | 'down'): Prom
   try {
     const done = await runner({
       dbClient: inner as unknown as ClientBase,
-      dir: directory,
+      dir: migrationsDirectory,
+      // Which files there are for the kind of database is not for the runner to say.
+      migrationLoaderStrategies: [{ extensions: ['.sql'], loader: async () => readMigrations(kind) }],
       direction,
       count: direction === 'down' ? 1 : Number.POSITIVE_INFINITY,
       migrationsSchema: 'fencepost',
@@ -152,15 +226,20 @@ async function runMigrations(client: ClientBase, direction: 'up' | 'down'): Prom
   }
 }
 
-async function grant(client: ClientBase, role: string): Promise<void> {
+async function grant(client: ClientBase, role: string, kind: SchemaKind): Promise<void> {
   const name = escapeIdentifier(role)
   await client.query(`grant usage on schema fencepost to ${name}`)
   await client.query(`grant execute on all functions in schema fencepost to ${name}`)
-  // What an operator does, not an application.
+  if (kind === 'leases') {
+    // What an operator does, not an application.
+    await client.query(
+      `revoke execute on function fencepost.purge(interval), fencepost.raise_token_floor(text, bigint) from ${name}`,
+    )
+  }
+  const ownView = kind === 'leases' ? 'leases' : 'announced_terms'
   await client.query(
-    `revoke execute on function fencepost.purge(interval), fencepost.raise_token_floor(text, bigint) from ${name}`,
+    `grant select on fencepost.${ownView}, fencepost.protections, fencepost.schema_protections to ${name}`,
   )
-  await client.query(`grant select on fencepost.leases to ${name}`)
 }
 
 function asMigrateError(error: unknown): unknown {

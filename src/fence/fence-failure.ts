@@ -11,6 +11,7 @@ import {
   ForeignLeaseError,
   HolderExpiredError,
   OutcomeUnknownError,
+  ProtectedError,
   StaleTermError,
 } from '../errors.ts'
 import type { Term } from '../lease/term.ts'
@@ -27,6 +28,16 @@ export function fenceFailure(error: unknown, term: Term): FencepostError | undef
       return new HolderExpiredError(term.lease, term.token, { cause: error })
     case 'FP003':
       return new ForeignLeaseError(term.lease, term.token, { cause: error })
+    case 'FP007':
+      return new DatabaseError(
+        'NOT_ANNOUNCED',
+        `the term of lease "${term.lease}" with token ${term.token} has not announced itself in this database, and above read ` +
+          'committed a fenced transaction cannot do that by itself. Nothing was written. Call announce() first.',
+        { cause: error, sqlState: 'FP007' },
+      )
+    case 'FP005':
+    case 'FP006':
+      return protectedFailure(error)
     default:
       return undefined
   }
@@ -140,19 +151,36 @@ export function isConnectionLoss(error: unknown, isLost: boolean | undefined): b
   )
 }
 
-function staleTerm(error: unknown, term: Term): StaleTermError {
-  const options = { cause: error }
+/** The refusal of a protected table or schema, which names no term; undefined for anything else. */
+export function protectedFailure(error: unknown): ProtectedError | undefined {
+  const sqlState = sqlStateOf(error)
+  if (sqlState !== 'FP005' && sqlState !== 'FP006') return undefined
+  const code = sqlState === 'FP005' ? 'UNFENCED' : 'WRONG_LEASE'
+  const { what, guard } = detailOf(error)
+  return new ProtectedError(code, textOf(what), textOf(guard), { cause: error })
+}
+
+/** What the database says in the DETAIL of a refusal, as JSON. Not every driver passes it on. */
+function detailOf(error: unknown): Record<string, unknown> {
   try {
-    const { current, by } = JSON.parse((error as { detail: string }).detail) as {
-      current: string | null
-      by: 'lease' | 'row'
-    }
-    const token = current === null ? undefined : BigInt(current)
-    return new StaleTermError(term.lease, term.token, token, by, options)
+    const detail: unknown = JSON.parse((error as { detail: string }).detail)
+    return typeof detail === 'object' && detail !== null ? { ...detail } : {}
   } catch {
-    // The driver did not pass the detail on, or the error is not ours. The refusal itself is certain.
-    return new StaleTermError(term.lease, term.token, undefined, 'lease', options)
+    return {}
   }
+}
+
+function textOf(value: unknown): string | undefined {
+  return typeof value === 'string' ? value : undefined
+}
+
+function staleTerm(error: unknown, term: Term): StaleTermError {
+  const { current, by } = detailOf(error)
+  // Where the driver did not pass the detail on, the refusal itself is certain all the same.
+  const currentToken = typeof current === 'string' && /^\d+$/.test(current) ? BigInt(current) : undefined
+  return new StaleTermError(term.lease, term.token, currentToken, by === 'row' ? 'row' : 'lease', {
+    cause: error,
+  })
 }
 
 function messageOf(error: unknown): string {

@@ -89,6 +89,16 @@ export async function fenceClient(
   }
 }
 
+/**
+ * The fence as libpq takes it from the environment variable PGOPTIONS: every transaction of such a session that writes a
+ * protected table is fenced by the term. For psql, pg_restore, and whatever else is built on libpq or on `pg`.
+ */
+export function fencePgOptions(term: Term): string {
+  const fence = `${term.token}:${term.holderId}:${term.lease}`
+  // The server splits the options at blanks that no backslash precedes.
+  return `-c fencepost.fence=${fence.replaceAll(/[\\\s]/g, (character) => `\\${character}`)}`
+}
+
 /** The environment variables that hand a fence to a child process. */
 export function fenceEnvironment(term: Term): Record<string, string> {
   return {
@@ -97,6 +107,7 @@ export function fenceEnvironment(term: Term): Record<string, string> {
     FENCEPOST_HOLDER: term.holderId,
     FENCEPOST_SEQUENCE: term.sequence,
     FENCEPOST_FENCE_SQL: `${fenceLiteral(term, {})};`,
+    FENCEPOST_PGOPTIONS: fencePgOptions(term),
   }
 }
 

@@ -7,6 +7,7 @@ import {
   type Statement,
   fenceClient,
   fenceEnvironment,
+  fenceLiteral,
   fenceStatement,
 } from './fence.ts'
 import {
@@ -75,6 +76,25 @@ export class Lease extends HeldLease implements Fence {
   /** The fence as SQL with its parameters, for any other client: the first statement after `begin`. */
   fenceStatement(bounds?: FenceBounds): Statement {
     return fenceStatement(this.term, bounds)
+  }
+
+  /**
+   * The same as one statement without parameters, for whatever takes only text: the first statement after `begin`. Where a
+   * library reads `?` in text as a parameter (Knex), use `fenceStatement`.
+   *
+   * @example
+   * ```ts
+   * import postgres from 'postgres'
+   *
+   * const sql = postgres(process.env.DATABASE_URL!)
+   * await sql.begin(async (tx) => {
+   *   await tx.unsafe(lease.fenceSql())
+   *   await tx`update accounts set status = 'settled' where id = 7`
+   * })
+   * ```
+   */
+  fenceSql(bounds: FenceBounds = {}): string {
+    return fenceLiteral(this.term, bounds)
   }
 
   /** Environment variables that let a child process fence its writes by this term: see `inheritedFence`. */

@@ -30,7 +30,13 @@ test('a role without rights cannot migrate: 69, and it is told what to do', asyn
 test('migrate installs the schema, and nothing when it is called again', async () => {
   expect(await runCli(['migrate'], { url: database.url })).toMatchObject({
     code: 0,
-    stdout: 'applied 0001_leases_and_fence\n',
+    stdout: [
+      'applied 0001_leases_and_fence',
+      'applied 0002_hold_term',
+      'applied 0003_protected_tables',
+      'applied 0004_resources',
+      '',
+    ].join('\n'),
     stderr: '',
   })
   expect(await hasSchema(database)).toBe(true)
@@ -64,11 +70,13 @@ test('--down removes the newest migration, and tokens go on rising after the nex
     return BigInt(stdout.trim())
   }
   const before = await token()
-  expect(await runCli(['migrate', '--down'], { url: database.url })).toMatchObject({
-    code: 0,
-    stdout: 'removed 0001_leases_and_fence\n',
-    stderr: '',
-  })
+  for (const name of ['0004_resources', '0003_protected_tables', '0002_hold_term', '0001_leases_and_fence']) {
+    expect(await runCli(['migrate', '--down'], { url: database.url })).toMatchObject({
+      code: 0,
+      stdout: `removed ${name}\n`,
+      stderr: '',
+    })
+  }
   expect(await hasSchema(database)).toBe(false)
   expect(await runCli(['migrate', '--down'], { url: database.url })).toMatchObject({
     code: 0,

@@ -52,6 +52,7 @@ describe('what the command gets', () => {
       `FENCEPOST_FENCE_SQL=select fencepost.fence('${name}', ${row!.token}, '${row!.holder_id}'::uuid, null, null);`,
       `FENCEPOST_HOLDER=${row!.holder_id}`,
       `FENCEPOST_LEASE=${name}`,
+      `FENCEPOST_PGOPTIONS=-c fencepost.fence=${row!.token}:${row!.holder_id}:${name}`,
       'FENCEPOST_SEQUENCE=default',
       `FENCEPOST_TOKEN=${row!.token}`,
     ])

@@ -1,5 +1,6 @@
 import { Client } from 'pg'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { requiredSchemaVersion } from '../../src/database/schema.ts'
 import { Fencepost } from '../../src/index.ts'
 import { useDatabase } from '../support/database.ts'
 import { SqlHolder } from '../support/sql-holder.ts'
@@ -7,6 +8,18 @@ import { SqlHolder } from '../support/sql-holder.ts'
 const database = useDatabase({ migrated: false })
 const migrate = (options: Parameters<typeof Fencepost.migrate>[0] = {}) =>
   Fencepost.migrate({ connectionString: database.url, ...options })
+
+const migrations = ['0001_leases_and_fence', '0002_hold_term', '0003_protected_tables', '0004_resources']
+
+/** Takes migration after migration back, and tells which. */
+async function uninstall(): Promise<string[]> {
+  const removed: string[] = []
+  for (;;) {
+    const [name] = (await migrate({ direction: 'down' })).migrations
+    if (name === undefined) return removed
+    removed.push(name)
+  }
+}
 
 const [app, stranger] = [`app_${process.pid}`, `stranger_${process.pid}`]
 
@@ -38,8 +51,8 @@ describe('migrate', () => {
 
   test('of 20 processes at once, one works and the others find nothing to do', async () => {
     const results = await Promise.all(Array.from({ length: 20 }, () => migrate()))
-    expect(results.flatMap((result) => result.migrations)).toEqual(['0001_leases_and_fence'])
-    expect(new Set(results.map((result) => result.schemaVersion))).toEqual(new Set([1]))
+    expect(results.flatMap((result) => result.migrations)).toEqual(migrations)
+    expect(new Set(results.map((result) => result.schemaVersion))).toEqual(new Set([requiredSchemaVersion]))
     expect(
       await database.query(`select from pg_locks where locktype = 'advisory'
       and database = (select oid from pg_database where datname = current_database())`),
@@ -48,7 +61,7 @@ describe('migrate', () => {
 
   test('is nothing to do for a role without any right, once it is installed', async () => {
     const result = await migrate({ connectionString: database.urlAs(stranger, `secret-of-${stranger}`) })
-    expect(result).toEqual({ migrations: [], schemaVersion: 1 })
+    expect(result).toEqual({ migrations: [], schemaVersion: requiredSchemaVersion })
   })
 
   test('a role without rights cannot use leases, and is told what to do', async () => {
@@ -94,7 +107,7 @@ describe('migrate', () => {
       message: expect.stringContaining('leases are in use') as string,
     })
     await database.query('update fencepost.holder set ended_at = clock_timestamp()')
-    expect((await migrate({ direction: 'down' })).migrations).toEqual(['0001_leases_and_fence'])
+    expect(await uninstall()).toEqual(migrations.toReversed())
     await expect(database.open()).rejects.toMatchObject({ code: 'SCHEMA_OUTDATED' })
     expect((await migrate({ direction: 'down' })).migrations).toEqual([])
     await migrate()
@@ -110,17 +123,17 @@ describe('migrate', () => {
       message: expect.stringContaining('fencepost migrate') as string,
     })
     await database.query(`create or replace function fencepost.schema_version() returns integer
-      language sql immutable parallel safe as 'select 1'`)
+      language sql immutable parallel safe as 'select ${requiredSchemaVersion}'`)
   })
 
   test('a schema that stops half-way is rolled back whole', async () => {
     await database.query('update fencepost.holder set ended_at = clock_timestamp()')
-    await migrate({ direction: 'down' })
+    await uninstall()
     await database.query('create table fencepost.lease (mine text)')
     await expect(migrate()).rejects.toMatchObject({ code: 'QUERY_FAILED', sqlState: '42P07' })
     expect(await database.query(`select from pg_class where relname = 'holder'`)).toEqual([])
     await database.query('drop table fencepost.lease')
-    expect((await migrate()).migrations).toHaveLength(1)
+    expect((await migrate()).migrations).toEqual(migrations)
   })
 
   test('down lets nobody join between its look and its work', async () => {
@@ -142,7 +155,7 @@ describe('migrate', () => {
 
   test('adopts no schema and no table of another role, whose triggers would run with the installer’s rights', async () => {
     await database.query('update fencepost.holder set ended_at = clock_timestamp()')
-    await migrate({ direction: 'down' })
+    await uninstall()
     for (const [give, takeBack] of [
       [
         `alter table fencepost.token_sequence owner to ${stranger}`,
@@ -157,7 +170,7 @@ describe('migrate', () => {
       })
       await database.query(takeBack)
     }
-    expect((await migrate()).migrations).toHaveLength(1)
+    expect((await migrate()).migrations).toEqual(migrations)
   })
 
   test('refuses a direction it does not know', async () => {

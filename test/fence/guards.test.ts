@@ -69,8 +69,8 @@ async function isOutOfOrder(database: TestDatabase): Promise<boolean> {
 
 guard(
   "the fence's lock on the lease row, against a take-over in mid-transaction",
-  'fence',
-  /\n\s*for share;/,
+  'hold_term',
+  /\n\s*for share of l;/,
   ';',
   async (database) => {
     const [one, two] = [await database.session(), await database.session()]
@@ -95,7 +95,7 @@ guard(
 
 guard(
   "the fence's comparison of the token, against a term that was succeeded by the same holder's next",
-  'fence',
+  'hold_term',
   /and l\.token = p_token/,
   '',
   async (database) => {
@@ -118,7 +118,7 @@ guard(
 
 guard(
   "the fence's comparison of the holder, against equal tokens after a failover that lost a grant",
-  'fence',
+  'hold_term',
   /and l\.holder_id = p_holder/,
   '',
   async (database) => {
@@ -140,9 +140,9 @@ guard(
 
 guard(
   "the fence's look at the holder, against fenced transactions that follow each other for ever",
-  'fence',
-  /if not found or v_deadline <= clock_timestamp\(\) then/,
-  'if v_deadline <= clock_timestamp() then',
+  'hold_term',
+  /if not found or hold_term.deadline <= clock_timestamp\(\) then/,
+  'if hold_term.deadline <= clock_timestamp() then',
   async (database) => {
     const [one, two] = [await database.session(), await database.session()]
     const a = await SqlHolder.join(database.pool)

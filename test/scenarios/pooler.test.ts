@@ -133,7 +133,8 @@ describe.skipIf(reason !== undefined)(
       const results = await Promise.all(
         Array.from({ length: 8 }, () => Fencepost.migrate({ connectionString })),
       )
-      expect(results.flatMap((result) => result.migrations)).toHaveLength(1)
+      // One of them has done it all.
+      expect(results.filter((result) => result.migrations.length > 0)).toHaveLength(1)
       expect(
         await empty.query(`select from pg_locks where locktype = 'advisory'
       and database = (select oid from pg_database where datname = current_database())`),
