@@ -78,7 +78,7 @@ declare
   v_match text[];
   v_column name;
   v_type oid;
-  v_is_not_null boolean;
+  v_is_virtual boolean;
 begin
   for v_match in select regexp_matches(v_text, '([^{}]*)(?:\{([^{}]+)\})?', 'g') loop
     if v_match[1] <> '' then
@@ -86,12 +86,16 @@ begin
     end if;
     continue when v_match[2] is null;
     v_column := v_match[2];
-    select case t.typtype when 'd' then t.typbasetype else a.atttypid end into v_type
+    select case t.typtype when 'd' then t.typbasetype else a.atttypid end, a.attgenerated = 'v' into v_type, v_is_virtual
       from pg_catalog.pg_attribute a join pg_catalog.pg_type t on t.oid = a.atttypid
      where a.attrelid = p_table and a.attname = v_column and a.attnum > 0 and not a.attisdropped;
     if not found then
       raise exception 'guard "%" names column "%", which % does not have', p_guard, v_column, p_table
         using errcode = '42703';
+    end if;
+    if v_is_virtual then
+      raise exception 'guard "%": column "%" of % is a virtual generated column, which triggers do not see', p_guard, v_column, p_table
+        using errcode = '22023';
     end if;
     if v_type not in ('int2'::regtype, 'int4'::regtype, 'int8'::regtype, 'text'::regtype, 'varchar'::regtype,
                       'uuid'::regtype, 'bool'::regtype, 'name'::regtype)
@@ -190,10 +194,17 @@ create function fencepost.leases_of(p_fences text[]) returns text[]
 language sql immutable parallel safe as
 $$ select array_agg(substr(f, length(split_part(f, ':', 1)) + length(split_part(f, ':', 2)) + 3)) from unnest(p_fences) f $$;
 
--- Holds every term of this transaction's fence whose lease fits the guard. Raises FP005 when there is no fence, FP006
+-- Where the check of a guard leaves the token for stamps, for the transaction: what is written under several leases, even in
+-- one statement, carries the token of the lease that guards it.
+create function fencepost.token_setting(p_guard text) returns text
+language sql immutable parallel safe as
+$$ select 'fencepost.token_' || left(md5(p_guard), 16) $$;
+
+-- Holds every term of this transaction's fence whose lease fits the guard, and returns the lowest token of them: it is older
+-- than every later term of any of them, and never refuses one of this transaction's own. Raises FP005 when there is no fence, FP006
 -- when none fits, and what hold_term() raises. p_what: what is protected, for people.
 -- Runs with its caller's rights and settings, which are those of the schema's owner.
-create function fencepost.require_fence(p_what text, p_guard text, p_kind text, p_literal text) returns void
+create function fencepost.require_fence(p_what text, p_guard text, p_kind text, p_literal text) returns text
 language plpgsql
 as $$
 declare
@@ -205,7 +216,7 @@ declare
   v_lease text;
   v_is_held boolean;
   v_term record;
-  v_fits text[] := '{}';
+  v_lowest text;
   v_others text[] := '{}';
 begin
   if v_setting is null or v_setting = '' then
@@ -230,7 +241,9 @@ begin
       v_others := v_others || v_fence;
       continue;
     end if;
-    v_fits := v_fits || v_fence;
+    if v_lowest is null or v_token::bigint < v_lowest::bigint then
+      v_lowest := v_token;
+    end if;
     v_is_held := coalesce(v_fence = any (v_held), false);
     v_term := fencepost.hold_term(v_lease, v_token::bigint, v_holder::uuid, v_is_held);
     if not v_is_held then
@@ -242,31 +255,24 @@ begin
       v_token := set_config('fencepost.held', array_to_string(v_held, E'\n'), true);
     end if;
   end loop;
-  if cardinality(v_fits) = 0 then
+  if v_lowest is null then
     raise exception '% is protected: it is written under lease "%" only, and this transaction is fenced by "%"',
       p_what, p_guard, array_to_string(fencepost.leases_of(v_others), '", "')
       using errcode = 'FP006',
             detail = json_build_object('by', 'wall', 'what', p_what, 'guard', p_guard)::text,
             hint = 'Write it under a lease that guards it.';
   end if;
-  if cardinality(v_fits) > 1 or cardinality(v_others) > 0 then
-    -- What stamps a row takes the first fence. The lowest token of those that fit is older than every later term of
-    -- any of them, and never refuses one of this transaction's own terms.
-    select array_agg(f order by split_part(f, ':', 1)::bigint) into v_fits from unnest(v_fits) f;
-    v_fence := array_to_string(v_fits || v_others, E'\n');
-    if v_fence <> v_setting then
-      perform set_config('fencepost.fence', v_fence, true);
-    end if;
-  end if;
+  return v_lowest;
 end $$;
 
--- BEFORE STATEMENT on a protected table. Arguments: the guard, its kind, its literal.
+-- BEFORE STATEMENT on a protected table. Arguments: the guard, its kind, its literal, its token_setting().
 create function fencepost.guard() returns trigger
 language plpgsql security definer
 set search_path = fencepost, pg_temp
 as $$
 declare
   v_fence text := current_setting('fencepost.fence', true);
+  v_token text;
 begin
   if TG_ARGV[1] = 'lease' and v_fence <> '' and v_fence = current_setting('fencepost.held', true) then
     -- What require_fence() comes down to when this transaction is fenced by this one lease, at half the price. Whether it is
@@ -276,10 +282,15 @@ begin
         and t.holder_id = split_part(v_fence, ':', 2)::uuid
         for share;
     if found then
-      return null;
+      v_token := split_part(v_fence, ':', 1);
     end if;
   end if;
-  perform require_fence(format('table %I.%I', TG_TABLE_SCHEMA, TG_TABLE_NAME), TG_ARGV[0], TG_ARGV[1], TG_ARGV[2]);
+  if v_token is null then
+    v_token := require_fence(format('table %I.%I', TG_TABLE_SCHEMA, TG_TABLE_NAME), TG_ARGV[0], TG_ARGV[1], TG_ARGV[2]);
+  end if;
+  if current_setting(TG_ARGV[3], true) is distinct from v_token then
+    v_token := set_config(TG_ARGV[3], v_token, true);
+  end if;
   if TG_OP = 'TRUNCATE' and TG_ARGV[1] = 'template' then
     raise exception 'table %.% is guarded row by row ("%"): TRUNCATE would delete the rows of other leases',
       TG_TABLE_SCHEMA, TG_TABLE_NAME, TG_ARGV[0]
@@ -307,8 +318,8 @@ begin
   select array_agg(substr(f, length(split_part(f, ':', 1)) + length(split_part(f, ':', 2)) + 3)) into v_leases
     from unnest(string_to_array(current_setting('fencepost.fence', true), E'\n')) f;
   execute format(
-    'select true, x.lease from (select %2$s as lease from %1$s r%3$s) x where x.lease is null or x.lease <> all ($1) limit 1',
-    'rows', TG_ARGV[1], case TG_OP when 'UPDATE' then format(' union all select %s from former r', TG_ARGV[1]) else '' end)
+    'select true, x.lease from (select (%2$s) collate "C" as lease from %1$s r%3$s) x where x.lease is null or x.lease <> all ($1) limit 1',
+    'rows', TG_ARGV[1], case TG_OP when 'UPDATE' then format(' union all select (%s) collate "C" from former r', TG_ARGV[1]) else '' end)
     into v_found, v_other using v_leases;
   if v_found then
     raise exception 'table %.% is guarded by "%": a row belongs to lease "%", and this transaction is fenced by "%"',
@@ -321,18 +332,17 @@ begin
   return null;
 end $$;
 
--- BEFORE ROW, only where automatic stamps were asked for: the row carries the token of the first fence, which is the one
--- that fits the table. Argument: the column, when it has another name than fence_token, which takes several times as long.
+-- BEFORE ROW, only where automatic stamps were asked for. Arguments: the token_setting() of the guard, and the column when it
+-- has another name than fence_token, which takes several times as long.
 create function fencepost.stamp() returns trigger
 language plpgsql
 set plan_cache_mode = force_generic_plan as $$
 begin
-  if TG_NARGS = 0 then
-    new.fence_token := split_part(current_setting('fencepost.fence', true), ':', 1);
+  if TG_NARGS = 1 then
+    new.fence_token := current_setting(TG_ARGV[0], true);
     return new;
   end if;
-  return jsonb_populate_record(
-    new, jsonb_build_object(TG_ARGV[0], split_part(current_setting('fencepost.fence', true), ':', 1)));
+  return jsonb_populate_record(new, jsonb_build_object(TG_ARGV[1], current_setting(TG_ARGV[0], true)));
 end $$;
 
 -- The table and what inherits from it, partitions included.
@@ -346,51 +356,71 @@ set search_path = fencepost, pg_temp as $$
   select oid::regclass from tree
 $$;
 
--- The triggers that the wall needs on one table of a protected tree: name, when, function and arguments.
+-- The tables of the tree that have a parent outside of it, through which their rows can be written as well.
+create function fencepost.outer_parents(p_table regclass) returns table (relation regclass, parent regclass)
+language sql stable
+set search_path = fencepost, pg_temp as $$
+  select t.relation, i.inhparent::regclass
+    from table_tree(p_table) t join pg_catalog.pg_inherits i on i.inhrelid = t.relation
+   where i.inhparent not in (select u.relation from table_tree(p_table) u)
+$$;
+
+-- The triggers that the wall needs on one table of a protected tree: name, when (in words, and as pg_trigger.tgtype has it:
+-- 1 row, 2 before, 4 insert, 8 delete, 16 update, 32 truncate), function and arguments.
 create function fencepost.wanted_triggers(
   p_table regclass, p_guard text, p_fence_column name, p_is_stamped boolean
-) returns table (name name, event text, function text, arguments text[])
+) returns table (name name, event text, type smallint, function text, arguments text[])
 language plpgsql stable
 set search_path = fencepost, pg_temp as $$
 #variable_conflict use_column
 declare
   v_guard record := read_guard(p_guard);
+  v_check text[] := array[p_guard, v_guard.kind, v_guard.literal, token_setting(p_guard)];
   v_rows text[];
 begin
   return query values (
-    'fencepost_guard'::name, 'before insert or update or delete or truncate on %s for each statement', 'guard',
-    array[p_guard, v_guard.kind, v_guard.literal]);
+    'fencepost_guard'::name, 'before insert or update or delete or truncate on %s for each statement', 62::smallint, 'guard',
+    v_check);
   if v_guard.kind = 'template' then
-    v_rows := array[p_guard, template_expression(p_guard, p_table, 'r')];
+    begin
+      v_rows := array[p_guard, template_expression(p_guard, p_table, 'r')];
+    exception when undefined_column or invalid_parameter_value then
+      -- A column of the template has gone or changed since: no trigger is as it should be.
+      v_rows := array[p_guard, null];
+    end;
     return query values
       -- Once more, in case the statement itself has changed the setting that guard_rows() reads next.
-      ('fencepost_guard_again'::name, 'after insert or update or delete on %s for each statement', 'guard',
-       array[p_guard, v_guard.kind, v_guard.literal]),
+      ('fencepost_guard_again'::name, 'after insert or update or delete on %s for each statement', 28::smallint, 'guard',
+       v_check),
       ('fencepost_guard_rows_deleted', 'after delete on %s referencing old table as rows for each statement',
-       'guard_rows', v_rows),
+       8::smallint, 'guard_rows', v_rows),
       ('fencepost_guard_rows_inserted', 'after insert on %s referencing new table as rows for each statement',
-       'guard_rows', v_rows),
+       4::smallint, 'guard_rows', v_rows),
       ('fencepost_guard_rows_updated',
-       'after update on %s referencing old table as former new table as rows for each statement', 'guard_rows', v_rows);
+       'after update on %s referencing old table as former new table as rows for each statement', 16::smallint, 'guard_rows', v_rows);
   end if;
   if p_is_stamped then
     return query values (
-      'fencepost_stamp'::name, 'before insert or update on %s for each row', 'stamp',
-      case when p_fence_column = 'fence_token' then '{}' else array[p_fence_column::text] end);
+      'fencepost_stamp'::name, 'before insert or update on %s for each row', 23::smallint, 'stamp',
+      array[token_setting(p_guard)] || case when p_fence_column = 'fence_token' then '{}' else array[p_fence_column::text] end);
   end if;
 end $$;
 
--- The triggers as they are. Row triggers of a partitioned table are cloned to its partitions, and go with it.
+-- The triggers as they are, and whatever else has a name of theirs. "type" is null where a condition or a list of columns keeps
+-- a trigger from some writes. Row triggers of a partitioned table are cloned to its partitions, and go with it.
 create function fencepost.installed_triggers(p_table regclass)
-returns table (name name, function name, arguments bytea, is_enabled boolean, is_cloned boolean)
+returns table (name name, type smallint, function text, arguments bytea, is_enabled boolean, is_cloned boolean)
 language sql stable
 set search_path = fencepost, pg_temp as $$
-  select t.tgname, p.proname, t.tgargs, t.tgenabled in ('O', 'A'), t.tgparentid <> 0
+  select t.tgname, case when t.tgqual is null and t.tgattr = '' then t.tgtype end,
+         case when n.nspname = 'fencepost' then p.proname::text end, t.tgargs, t.tgenabled in ('O', 'A'), t.tgparentid <> 0
     from pg_catalog.pg_trigger t
     join pg_catalog.pg_proc p on p.oid = t.tgfoid
+    join pg_catalog.pg_namespace n on n.oid = p.pronamespace
    where t.tgrelid = p_table
-     and p.pronamespace = (select n.oid from pg_catalog.pg_namespace n where n.nspname = 'fencepost')
-     and p.proname in ('guard', 'guard_rows', 'stamp')
+     and (n.nspname = 'fencepost' and p.proname in ('guard', 'guard_rows', 'stamp')
+          or t.tgname in ('fencepost_guard', 'fencepost_guard_again', 'fencepost_guard_rows_deleted',
+                          'fencepost_guard_rows_inserted', 'fencepost_guard_rows_updated', 'fencepost_stamp'))
 $$;
 
 -- What sets one table of a protected tree apart from what is wanted: a trigger that is "missing", "disabled" or
@@ -405,16 +435,17 @@ set search_path = fencepost, pg_temp as $$
          i.is_cloned, w.event, w.function, w.arguments
     from wanted_triggers(p_table, p_guard, p_fence_column, p_is_stamped) w
     full join installed_triggers(p_table) i
-      on i.name = w.name and i.function = w.function
+      on i.name = w.name and i.function = w.function and i.type = w.type
      and i.arguments = (select coalesce(string_agg(convert_to(a, getdatabaseencoding()) || '\x00', '' order by n), '')
                           from unnest(w.arguments) with ordinality u (a, n))
    where i.name is null or w.name is null or not i.is_enabled
 $$;
 
 -- The default of the fence column: an expression, not a function, so that whoever may insert a row needs no more rights.
-create function fencepost.stamp_default() returns text
-language sql immutable as $$
-  select $e$COALESCE(NULLIF(split_part(current_setting('fencepost.fence'::text, true), ':'::text, 1), ''::text), '0'::text)::bigint$e$
+create function fencepost.stamp_default(p_guard text) returns text
+language sql immutable
+set search_path = fencepost, pg_temp as $$
+  select format($e$COALESCE(NULLIF(current_setting('%s'::text, true), ''::text), '0'::text)::bigint$e$, token_setting(p_guard))
 $$;
 
 -- Refuses what cannot be guarded, with the reason (SQLSTATE 0A000).
@@ -426,7 +457,7 @@ declare
   v_one record;
 begin
   for v_one in
-    select c.oid::regclass as relation, c.relkind, c.relpersistence, n.nspname, c.oid = p_table as is_root
+    select c.oid::regclass as relation, c.relkind, c.relpersistence, n.nspname
       from table_tree(p_table) t
       join pg_catalog.pg_class c on c.oid = t.relation
       join pg_catalog.pg_namespace n on n.oid = c.relnamespace
@@ -442,12 +473,10 @@ begin
       when v_one.relpersistence = 't' then 'it is temporary, and no other session can write it'
     end;
     exit when v_reason is not null;
-    if v_one.is_root then
-      select format('it is part of %s, through which its rows can be written as well; protect that', i.inhparent::regclass)
-        into v_reason
-        from pg_catalog.pg_inherits i where i.inhrelid = p_table limit 1;
-      exit when v_reason is not null;
-    end if;
+    select format('it is part of %s, through which its rows can be written as well; protect that', o.parent)
+      into v_reason
+      from outer_parents(p_table) o where o.relation = v_one.relation limit 1;
+    exit when v_reason is not null;
   end loop;
   if v_reason is not null then
     raise exception '% cannot be protected: %', v_one.relation, v_reason using errcode = '0A000';
@@ -472,23 +501,33 @@ begin
   if p_table is null or p_fence_column is null or p_stamp is null then
     raise exception 'no argument of protect() may be null' using errcode = '22004';
   end if;
-  perform read_guard(p_lease);
   perform check_protectable(p_table);
+  if (select g.kind from read_guard(p_lease) g) = 'template' then
+    perform template_expression(p_lease, p_table, 'r');
+  end if;
 
-  select a.atttypid, a.attgenerated, a.attidentity, pg_catalog.pg_get_expr(d.adbin, d.adrelid) as standard into v_column
+  select a.atttypid, a.attgenerated, a.attidentity into v_column
     from pg_catalog.pg_attribute a
-    left join pg_catalog.pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
    where a.attrelid = p_table and a.attname = p_fence_column and a.attnum > 0 and not a.attisdropped;
   if not found then
     -- A constant default, which costs no rewrite of the table.
     execute format('alter table %s add column %I bigint not null default 0', p_table, p_fence_column);
-    execute format('alter table %s alter column %I set default %s', p_table, p_fence_column, stamp_default());
   elsif v_column.atttypid <> 'int8'::regtype or v_column.attgenerated <> '' or v_column.attidentity <> '' then
     raise exception '% cannot be protected: its column "%" must be a plain bigint', p_table, p_fence_column
       using errcode = '42804';
-  elsif coalesce(v_column.standard, '0') in ('0', '''0''::bigint') then
-    execute format('alter table %s alter column %I set default %s', p_table, p_fence_column, stamp_default());
   end if;
+  -- A default that the user has chosen stays.
+  for v_table in
+    select t.relation
+      from table_tree(p_table) t
+      join pg_catalog.pg_attribute a on a.attrelid = t.relation and a.attname = p_fence_column
+      left join pg_catalog.pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
+     cross join lateral (select coalesce(pg_catalog.pg_get_expr(d.adbin, d.adrelid), '0') as standard) e
+     where e.standard in ('0', '''0''::bigint')
+        or e.standard like '%current_setting(''fencepost.token\_%' and e.standard not like '%' || token_setting(p_lease) || '%'
+  loop
+    execute format('alter table only %s alter column %I set default %s', v_table, p_fence_column, stamp_default(p_lease));
+  end loop;
 
   for v_table in select t.relation from table_tree(p_table) t loop
     v_count := v_count + 1;
@@ -543,14 +582,17 @@ begin
   if exists (select from trigger_faults(p_table, p_guard, p_fence_column, p_is_stamped)) then
     raise exception '% does not have the triggers of such a protection', p_table using errcode = '22023';
   end if;
+  if exists (select from protected_table p
+              where (p.relation, p.name, p.guard, p.fence_column, p.is_stamped)
+                    = (p_table, qualified_name(p_table), p_guard, p_fence_column, p_is_stamped)) then
+    return;
+  end if;
   perform forget_dropped(qualified_name(p_table));
   insert into protected_table as known (relation, name, guard, fence_column, is_stamped)
   values (p_table, qualified_name(p_table), p_guard, p_fence_column, p_is_stamped)
   on conflict (relation) do update
      set name = excluded.name, guard = excluded.guard, fence_column = excluded.fence_column, is_stamped = excluded.is_stamped,
-         since = clock_timestamp()
-   where (known.name, known.guard, known.fence_column, known.is_stamped)
-         is distinct from (excluded.name, excluded.guard, excluded.fence_column, excluded.is_stamped);
+         since = clock_timestamp();
 end $$;
 
 create function fencepost.forget_protection(p_table regclass) returns void
@@ -588,7 +630,7 @@ begin
       from table_tree(p_table) t
       join pg_catalog.pg_attribute a on a.attrelid = t.relation
       join pg_catalog.pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
-     where pg_catalog.pg_get_expr(d.adbin, d.adrelid) like '%current_setting(''fencepost.fence''%'
+     where pg_catalog.pg_get_expr(d.adbin, d.adrelid) like '%current_setting(''fencepost.token\_%'
   loop
     execute format('alter table only %s alter column %I set default 0', v_table, v_column);
   end loop;
@@ -596,8 +638,8 @@ begin
   return v_count;
 end $$;
 
--- What is protected, for people and tools. "unguarded": tables of its tree that lack a trigger or have one disabled; of a
--- table that was dropped since, its name.
+-- What is protected, for people and tools. "unguarded": tables of its tree that lack a trigger or have one disabled, or that
+-- can be written through a parent outside; of a table that was dropped since, its name.
 create view fencepost.protections as
 select coalesce(fencepost.qualified_name(p.relation), p.name) as "table",
        p.guard,
@@ -609,7 +651,8 @@ select coalesce(fencepost.qualified_name(p.relation), p.name) as "table",
        case when c.oid is null then array[p.name] else
          coalesce((select array_agg(fencepost.qualified_name(t.relation) order by 1)
                      from fencepost.table_tree(p.relation) t
-                    where exists (select from fencepost.trigger_faults(t.relation, p.guard, p.fence_column, p.is_stamped))),
+                    where exists (select from fencepost.trigger_faults(t.relation, p.guard, p.fence_column, p.is_stamped))
+                       or exists (select from fencepost.outer_parents(p.relation) o where o.relation = t.relation)),
                   '{}') end as unguarded
   from fencepost.protected_table p
   left join pg_catalog.pg_class c on c.oid = p.relation;
@@ -777,10 +820,12 @@ drop function fencepost.qualified_name(regclass);
 drop function fencepost.record_protection(regclass, text, name, boolean);
 drop function fencepost.protect(regclass, text, name, boolean);
 drop function fencepost.check_protectable(regclass);
-drop function fencepost.stamp_default();
+drop function fencepost.stamp_default(text);
+drop function fencepost.token_setting(text);
 drop function fencepost.trigger_faults(regclass, text, name, boolean);
 drop function fencepost.installed_triggers(regclass);
 drop function fencepost.wanted_triggers(regclass, text, name, boolean);
+drop function fencepost.outer_parents(regclass);
 drop function fencepost.table_tree(regclass);
 drop function fencepost.stamp();
 drop function fencepost.guard_rows();

@@ -409,8 +409,7 @@ describe('a template', () => {
     await database.query('drop table lacking')
   })
 
-  // A fault of 0003_protected_tables.sql, reported: the comparison is made in the collation of the column.
-  test.fails('compares leases byte by byte, whatever the collation of the column', async ({ skip }) => {
+  test('compares leases byte by byte, whatever the collation of the column', async ({ skip }) => {
     const icu = await database.query(`select from pg_collation where collprovider = 'i' limit 1`)
     skip(icu.length === 0, 'this PostgreSQL has no ICU')
     await database.query(`
