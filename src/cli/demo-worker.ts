@@ -2,7 +2,8 @@ import { Pool } from 'pg'
 import type { Lease } from '../fence/lease.ts'
 import { refusalOf } from '../fence/refusal.ts'
 import { Fencepost } from '../fencepost.ts'
-import { type DemoClient, openDemoClient } from './demo-clients/client.ts'
+import type { DemoClient } from './demo-clients/demo-client.ts'
+import { openDemoClient } from './demo-clients/registry.ts'
 import type { DemoClientName } from './demo-clients/names.ts'
 
 /** What the demo tells one of its two processes to do. */

@@ -11,12 +11,8 @@ import {
   vi,
 } from 'vitest'
 import postgres from 'postgres'
-import {
-  type DemoClient,
-  type DemoWrite,
-  demoClientReason,
-  openDemoClient,
-} from '../../src/cli/demo-clients/client.ts'
+import type { DemoClient, DemoWrite } from '../../src/cli/demo-clients/demo-client.ts'
+import { demoClientReason, openDemoClient } from '../../src/cli/demo-clients/registry.ts'
 import { type DemoClientName, demoClientNames } from '../../src/cli/demo-clients/names.ts'
 import { fenceOptions } from '../../src/cli/demo-clients/program.ts'
 import type { Fence } from '../../src/fence/fence.ts'

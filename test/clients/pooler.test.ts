@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, describe, expect, onTestFinished, test, vi } from 'vitest'
-import { type DemoClient, demoClientReason, openDemoClient } from '../../src/cli/demo-clients/client.ts'
+import type { DemoClient } from '../../src/cli/demo-clients/demo-client.ts'
+import { demoClientReason, openDemoClient } from '../../src/cli/demo-clients/registry.ts'
 import { fenceOptions } from '../../src/cli/demo-clients/program.ts'
 import type { Fence } from '../../src/fence/fence.ts'
 import { refusalOf } from '../../src/fence/refusal.ts'

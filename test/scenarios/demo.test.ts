@@ -1,6 +1,6 @@
 import { afterEach, expect, test } from 'vitest'
 import { Cli, type CliResult, eventually, isGone, runCli } from '../support/cli.ts'
-import { demoClientReason } from '../../src/cli/demo-clients/client.ts'
+import { demoClientReason } from '../../src/cli/demo-clients/registry.ts'
 import { demoClientNames } from '../../src/cli/demo-clients/names.ts'
 import { useDatabase } from '../support/database.ts'
 

@@ -3,7 +3,7 @@ import { type NodePgDatabase, drizzle } from 'drizzle-orm/node-postgres'
 import { bigint, integer, pgTable } from 'drizzle-orm/pg-core'
 import { Pool } from 'pg'
 import { fenceLiteral } from '../../fence/fence.ts'
-import type { DemoClient, DemoWrite } from './client.ts'
+import type { DemoClient, DemoWrite } from './demo-client.ts'
 
 const columns = {
   balance: integer().notNull(),

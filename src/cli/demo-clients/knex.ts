@@ -1,5 +1,5 @@
 import knex, { type Knex } from 'knex'
-import type { DemoClient, DemoWrite } from './client.ts'
+import type { DemoClient, DemoWrite } from './demo-client.ts'
 
 export async function open(url: string): Promise<DemoClient> {
   const db = knex({ client: 'pg', connection: url, pool: { min: 0, max: 1 } })

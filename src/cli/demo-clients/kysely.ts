@@ -1,7 +1,7 @@
 import { type Generated, Kysely, PostgresDialect, type Transaction } from 'kysely'
 import { Pool } from 'pg'
 import { fencedTransaction } from '../../fence/fenced-transaction.ts'
-import type { DemoClient, DemoWrite } from './client.ts'
+import type { DemoClient, DemoWrite } from './demo-client.ts'
 
 interface Tables {
   fencepost_demo: { id: number; balance: number; fence_token: string }

@@ -1,6 +1,6 @@
 import { Pool, type PoolClient } from 'pg'
 import { fencedTransaction } from '../../fence/fenced-transaction.ts'
-import type { DemoClient, DemoWrite } from './client.ts'
+import type { DemoClient, DemoWrite } from './demo-client.ts'
 
 export async function open(url: string): Promise<DemoClient> {
   const pool = new Pool({ connectionString: url, max: 1 })

@@ -1,6 +1,6 @@
 import postgres, { type TransactionSql } from 'postgres'
 import { fenceLiteral } from '../../fence/fence.ts'
-import type { DemoClient, DemoWrite } from './client.ts'
+import type { DemoClient, DemoWrite } from './demo-client.ts'
 
 export async function open(url: string): Promise<DemoClient> {
   const sql = postgres(url, { max: 1, onnotice: () => {} })

@@ -1,7 +1,7 @@
 import { spawn } from 'node:child_process'
 import { Client } from 'pg'
 import { type Fence, fencePgOptions } from '../../fence/fence.ts'
-import type { DemoClient, DemoWrite } from './client.ts'
+import type { DemoClient, DemoWrite } from './demo-client.ts'
 
 /** What a program said when a statement of it failed. `code` is the SQLSTATE, as in errors of `pg`. */
 export class ProgramError extends Error {

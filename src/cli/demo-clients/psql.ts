@@ -1,4 +1,4 @@
-import type { DemoClient } from './client.ts'
+import type { DemoClient } from './demo-client.ts'
 import { ProgramError, isThere, programClient } from './program.ts'
 
 const script = `

@@ -1,4 +1,4 @@
-import type { DemoClient } from './client.ts'
+import type { DemoClient } from './demo-client.ts'
 import { isThere, programClient, readJson } from './program.ts'
 
 const script = `

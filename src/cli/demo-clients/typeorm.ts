@@ -1,6 +1,6 @@
 import { DataSource, type EntityManager, EntitySchema } from 'typeorm'
 import { fenceStatement } from '../../fence/fence.ts'
-import type { DemoClient, DemoWrite } from './client.ts'
+import type { DemoClient, DemoWrite } from './demo-client.ts'
 
 interface Row {
   id: number

@@ -1,18 +1,5 @@
-import type { Fence } from '../../fence/fence.ts'
+import type { DemoClient } from './demo-client.ts'
 import type { DemoClientName } from './names.ts'
-
-/** What is written: the account's new balance, and the same as a line in its book. Both are stamped with the token. */
-export interface DemoWrite {
-  readonly balance: number
-  readonly token: bigint
-}
-
-/** One client, as the demo uses it. Each write is one transaction, and rejects with whatever the client throws. */
-export interface DemoClient {
-  fenced(fence: Fence, write: DemoWrite): Promise<void>
-  unfenced(write: DemoWrite): Promise<void>
-  close(): Promise<void>
-}
 
 /** What each file of this folder offers. */
 interface DemoClientModule {
