@@ -14,7 +14,7 @@ create function fencepost.hold_term(
 declare
   v_current bigint;
 begin
-  -- The row first, and every clock after it. The advisory lock shows that a fenced transaction is open.
+  -- The row, and every clock after it. The advisory lock shows that a fenced transaction is open.
   select l.deadline, pg_catalog.pg_advisory_xact_lock_shared(1178947139, pg_catalog.hashtext(p_name))
     into hold_term.deadline
     from fencepost.lease l where l.name = p_name and l.token = p_token and l.holder_id = p_holder
@@ -37,6 +37,10 @@ begin
   select h.ttl into hold_term.ttl
     from fencepost.holder h where h.id = p_holder and h.ended_at is null and h.expires_at > clock_timestamp();
   if not found or hold_term.deadline <= clock_timestamp() then
+    if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
+      -- Where the snapshot is older than the last heartbeat, this raises 40001.
+      perform from fencepost.holder h where h.id = p_holder for share;
+    end if;
     raise exception 'the holder of lease "%" (token %) has expired', p_name, p_token using errcode = 'FP002';
   end if;
 end $$;

@@ -33,13 +33,17 @@ create table fencepost.protected_schema (
   since timestamptz not null default clock_timestamp()
 );
 
+-- Doubled braces as control characters, which no name has: what is left of braces is syntax. {{{id}}} is a column in braces.
+create function fencepost.escape_braces(p_guard text) returns text
+language sql immutable parallel safe as
+$$ select reverse(replace(reverse(replace(p_guard, '{{', U&'\0001')), '}}', U&'\0002')) $$;
+
 -- A guard taken apart: its kind, and the literal text it consists of or begins with. Raises 22023.
 create function fencepost.read_guard(p_guard text, out kind text, out literal text)
 language plpgsql immutable
 set search_path = fencepost, pg_temp as $$
 declare
-  -- Doubled braces and a doubled final star stand for themselves; what is left of them is syntax.
-  v_text text := replace(replace(p_guard, '{{', U&'\0001'), '}}', U&'\0002');
+  v_text text := escape_braces(p_guard);
 begin
   if p_guard is null or octet_length(p_guard) not between 1 and 512 or p_guard ~ '[[:cntrl:]]' then
     raise exception 'a guard must have 1 to 512 bytes and no control characters' using errcode = '22023';
@@ -73,7 +77,7 @@ create function fencepost.template_expression(p_guard text, p_table regclass, p_
 language plpgsql stable
 set search_path = fencepost, pg_temp as $$
 declare
-  v_text text := replace(replace(p_guard, '{{', U&'\0001'), '}}', U&'\0002');
+  v_text text := escape_braces(p_guard);
   v_parts text[] := '{}';
   v_match text[];
   v_column name;
@@ -107,11 +111,6 @@ begin
   end loop;
   return array_to_string(v_parts, ' || ');
 end $$;
-
--- For statements of the user's own that name the fence column: the token of this transaction's fence, 0 without one.
-create function fencepost.token() returns bigint
-language sql stable parallel safe as
-$$ select coalesce(nullif(split_part(current_setting('fencepost.fence', true), ':', 1), ''), '0')::bigint $$;
 
 -- What the server does about a holder that is paused or dies inside the transaction. The caller's own stricter
 -- settings stay. p_idle_ms: how long the client may be silent inside the transaction (null: the TTL; 0: no bound).
@@ -198,7 +197,7 @@ $$ select array_agg(substr(f, length(split_part(f, ':', 1)) + length(split_part(
 -- one statement, carries the token of the lease that guards it.
 create function fencepost.token_setting(p_guard text) returns text
 language sql immutable parallel safe as
-$$ select 'fencepost.token_' || left(md5(p_guard), 16) $$;
+$$ select 'fencepost.token_' || left(encode(sha256(convert_to(p_guard, 'UTF8')), 'hex'), 16) $$;
 
 -- Holds every term of this transaction's fence whose lease fits the guard, and returns the lowest token of them: it is older
 -- than every later term of any of them, and never refuses one of this transaction's own. Raises FP005 when there is no fence, FP006
@@ -230,7 +229,7 @@ begin
     v_token := split_part(v_fence, ':', 1);
     v_holder := split_part(v_fence, ':', 2);
     v_lease := substr(v_fence, length(v_token) + length(v_holder) + 3);
-    if v_fence !~ '^[0-9]+:[0-9a-f-]+:.' or lpad(v_token, 19, '0') > '9223372036854775807' collate "C" or length(v_token) > 19
+    if v_fence !~ '^[0-9]+:[0-9a-f-]+:[^[:cntrl:]]+$' or lpad(v_token, 19, '0') > '9223372036854775807' collate "C" or length(v_token) > 19
        or v_holder not like '________-____-____-____-____________' or length(replace(v_holder, '-', '')) <> 32 then
       raise exception '% is protected: the setting fencepost.fence is malformed', p_what
         using errcode = 'FP005',
@@ -247,8 +246,10 @@ begin
     v_is_held := coalesce(v_fence = any (v_held), false);
     v_term := fencepost.hold_term(v_lease, v_token::bigint, v_holder::uuid, v_is_held);
     if not v_is_held then
-      -- A session that has bounds of its own keeps them; fence() has set them before.
-      if v_held is null and current_setting('idle_in_transaction_session_timeout') = '0' or v_term.deadline < 'infinity' then
+      -- Where fence() has been called it has set the bounds; a session that is bounded tightly enough needs none.
+      if v_held is null and (current_setting('idle_in_transaction_session_timeout') = '0'
+                             or current_setting('idle_in_transaction_session_timeout')::interval > v_term.ttl)
+         or v_term.deadline < 'infinity' then
         perform fencepost.bound_transaction(v_term.ttl, v_term.deadline, null, null);
       end if;
       v_held := v_held || v_fence;
@@ -337,12 +338,21 @@ end $$;
 create function fencepost.stamp() returns trigger
 language plpgsql
 set plan_cache_mode = force_generic_plan as $$
+declare
+  v_token text := current_setting(TG_ARGV[0], true);
 begin
+  if v_token is null or v_token = '' then
+    -- A partition that was added later has this trigger, and no guard yet.
+    raise exception 'table %.% is part of a protected table and has no guard of its own yet', TG_TABLE_SCHEMA, TG_TABLE_NAME
+      using errcode = 'FP005',
+            detail = json_build_object('by', 'wall', 'what', format('table %I.%I', TG_TABLE_SCHEMA, TG_TABLE_NAME))::text,
+            hint = 'Protect the table once more: that guards what is new.';
+  end if;
   if TG_NARGS = 1 then
-    new.fence_token := current_setting(TG_ARGV[0], true);
+    new.fence_token := v_token;
     return new;
   end if;
-  return jsonb_populate_record(new, jsonb_build_object(TG_ARGV[1], current_setting(TG_ARGV[0], true)));
+  return jsonb_populate_record(new, jsonb_build_object(TG_ARGV[1], v_token));
 end $$;
 
 -- The table and what inherits from it, partitions included.
@@ -495,6 +505,7 @@ set search_path = fencepost, pg_temp as $$
 declare
   v_column record;
   v_table regclass;
+  v_former name;
   v_trigger record;
   v_count integer := 0;
 begin
@@ -527,6 +538,17 @@ begin
         or e.standard like '%current_setting(''fencepost.token\_%' and e.standard not like '%' || token_setting(p_lease) || '%'
   loop
     execute format('alter table only %s alter column %I set default %s', v_table, p_fence_column, stamp_default(p_lease));
+  end loop;
+
+  -- A fence column of an earlier protection is an ordinary column from now on.
+  for v_table, v_former in
+    select t.relation, a.attname
+      from table_tree(p_table) t
+      join pg_catalog.pg_attribute a on a.attrelid = t.relation and a.attname <> p_fence_column
+      join pg_catalog.pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
+     where pg_catalog.pg_get_expr(d.adbin, d.adrelid) like '%current_setting(''fencepost.token\_%'
+  loop
+    execute format('alter table only %s alter column %I set default 0', v_table, v_former);
   end loop;
 
   for v_table in select t.relation from table_tree(p_table) t loop
@@ -619,6 +641,12 @@ begin
   if p_table is null then
     raise exception 'no argument of unprotect() may be null' using errcode = '22004';
   end if;
+  for v_table in select i.inhparent::regclass from pg_catalog.pg_inherits i where i.inhrelid = p_table loop
+    if exists (select from installed_triggers(v_table)) then
+      raise exception '% cannot be unprotected: it is part of %, which is protected; unprotect that', p_table, v_table
+        using errcode = '0A000';
+    end if;
+  end loop;
   for v_table in select t.relation from table_tree(p_table) t where exists (select from installed_triggers(t.relation)) loop
     v_count := v_count + 1;
     for v_trigger in select i.name from installed_triggers(v_table) i where not i.is_cloned loop
@@ -794,8 +822,6 @@ create or replace function fencepost.schema_version() returns integer
 language sql immutable parallel safe as 'select 3';
 
 revoke all on all functions in schema fencepost from public;
--- It shows a transaction its own setting. Whoever writes a protected table may need it.
-grant execute on function fencepost.token() to public;
 
 -- Down Migration
 
@@ -833,9 +859,9 @@ drop function fencepost.guard();
 drop function fencepost.require_fence(text, text, text, text);
 drop function fencepost.leases_of(text[]);
 drop function fencepost.bound_transaction(interval, timestamptz, bigint, bigint);
-drop function fencepost.token();
 drop function fencepost.template_expression(text, regclass, text);
 drop function fencepost.read_guard(text);
+drop function fencepost.escape_braces(text);
 drop table fencepost.protected_schema;
 drop table fencepost.protected_table;
 

@@ -160,7 +160,11 @@ export class StaleTermError extends FencepostError {
         ? currentToken === token
           ? 'the row was already written under this token, and the repository writes it once'
           : `the row is stamped with token ${currentToken}`
-        : `the term is stale${currentToken === undefined ? '' : `; the current token is ${currentToken}`}`
+        : currentToken === undefined
+          ? 'the term is stale'
+          : currentToken === token
+            ? 'the term is over, or another holder has it'
+            : `the term is stale; the current token is ${currentToken}`
     super(
       'STALE_TERM',
       `the write under lease "${lease}" with token ${token} was refused: ${why}. Nothing was written.`,

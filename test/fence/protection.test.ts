@@ -229,6 +229,70 @@ describe('protect', () => {
   })
 })
 
+describe('stamps', () => {
+  test('of an UPDATE are asked for with the word default', async () => {
+    await Fencepost.protect('accounts', at({ lease: 'by default' }))
+    const fencepost = await database.open()
+    await using lease = await fencepost.acquire('by default')
+    await lease.transaction(database.pool, (client) =>
+      client.query('update accounts set balance = 1, fence_token = default where id = 1'),
+    )
+    expect(await database.query('select id, fence_token from accounts order by id')).toEqual([
+      { id: 1, fence_token: lease.token.toString() },
+      { id: 2, fence_token: '0' },
+    ])
+  })
+
+  test('in another column from now on leave the former one alone', async () => {
+    await Fencepost.protect('accounts', at({ lease: 'moving' }))
+    await Fencepost.protect('accounts', at({ lease: 'moving', fenceColumn: 'guard' }))
+    const fencepost = await database.open()
+    await using lease = await fencepost.acquire('moving')
+    await lease.transaction(database.pool, (client) => client.query('insert into accounts values (3, 3)'))
+    expect(await database.query('select fence_token, guard from accounts where id = 3')).toEqual([
+      { fence_token: '0', guard: lease.token.toString() },
+    ])
+  })
+})
+
+describe('a partition', () => {
+  beforeEach(async () => {
+    await database.query(`
+      drop table if exists parted;
+      create table parted (id integer) partition by range (id);
+      create table parted_1 partition of parted for values from (0) to (9)`)
+    await Fencepost.protect('parted', at({ lease: 'p', stamp: true }))
+  })
+
+  test('that was added later refuses writes to itself where rows are stamped, until the table is protected again', async () => {
+    await database.query('create table parted_2 partition of parted for values from (10) to (19)')
+    await expect(database.query('insert into parted_2 values (11)')).rejects.toMatchObject({ code: 'FP005' })
+    expect((await Fencepost.protections(at({}))).tables).toMatchObject([{ unguarded: ['public.parted_2'] }])
+    expect(await Fencepost.protect('parted', at({ lease: 'p', stamp: true }))).toBe(3)
+    expect((await Fencepost.protections(at({}))).tables).toMatchObject([{ unguarded: [] }])
+  })
+
+  test('of a protected table is not unprotected by itself, but a detached one is', async () => {
+    await expect(Fencepost.unprotect('parted_1', at({}))).rejects.toMatchObject({ code: 'NOT_PROTECTABLE' })
+    await database.query('alter table parted detach partition parted_1')
+    await expect(database.query('insert into parted_1 values (1)')).rejects.toMatchObject({ code: 'FP005' })
+    expect(await Fencepost.unprotect('parted_1', at({}))).toBe(1)
+    await database.query('insert into parted_1 values (1)')
+  })
+})
+
+test('a template may have its column in braces', async () => {
+  await Fencepost.protect('accounts', at({ lease: 'a{{{id}}}' }))
+  const fencepost = await database.open()
+  await using lease = await fencepost.acquire('a{1}')
+  const write = (id: number) =>
+    lease.transaction(database.pool, (client) =>
+      client.query('update accounts set balance = 0 where id = $1', [id]),
+    )
+  await write(1)
+  await expect(write(2)).rejects.toMatchObject({ code: 'WRONG_LEASE' })
+})
+
 describe('a protected table that was dropped', () => {
   test('stays in the list, so that one made again under its name is seen to be unprotected', async () => {
     await Fencepost.protect('accounts', at({ lease: 'x' }))
