@@ -323,8 +323,10 @@ begin
     'rows', TG_ARGV[1], case TG_OP when 'UPDATE' then format(' union all select (%s) collate "C" from former r', TG_ARGV[1]) else '' end)
     into v_found, v_other using v_leases;
   if v_found then
-    raise exception 'table %.% is guarded by "%": a row belongs to lease "%", and this transaction is fenced by "%"',
-      TG_TABLE_SCHEMA, TG_TABLE_NAME, TG_ARGV[0], v_other, array_to_string(v_leases, '", "')
+    raise exception 'table %.% is guarded by "%": a row belongs to %, and this transaction is fenced by "%"',
+      TG_TABLE_SCHEMA, TG_TABLE_NAME, TG_ARGV[0],
+      coalesce('lease "' || v_other || '"', 'no lease, because a column of the template is null'),
+      array_to_string(v_leases, '", "')
       using errcode = 'FP006',
             detail = json_build_object('by', 'wall', 'what', format('table %I.%I', TG_TABLE_SCHEMA, TG_TABLE_NAME),
                                        'guard', TG_ARGV[0], 'row', v_other)::text,

@@ -20,7 +20,9 @@ export interface DemoOptions {
 const lease = 'fencepost-demo'
 const ttl = '1s'
 
-const noTables = 'drop table if exists fencepost_demo, fencepost_demo_line'
+const noTables = `
+drop table if exists fencepost_demo, fencepost_demo_line;
+select fencepost.forget_dropped('public.fencepost_demo'), fencepost.forget_dropped('public.fencepost_demo_line')`
 
 /** An account, and the book in which every draw on it is a line: one transaction writes both. */
 const tables = `

@@ -4,7 +4,7 @@ import { type Fence, fenceEnvironment, fencePgOptions, inheritedFence } from '..
 import { Fencepost } from '../fencepost.ts'
 import { checkName } from '../lease/name.ts'
 import { type DatabaseOptions, databaseUrl } from './database-url.ts'
-import { exitCode } from './exit-code.ts'
+import { exitCode, exitCodeOf } from './exit-code.ts'
 
 export interface EnvOptions extends DatabaseOptions {
   readonly ttl: string
@@ -21,6 +21,16 @@ const fixedVariable = 'FENCEPOST_FIXED_TERM'
  * lease that is the runner's term; otherwise a term that nobody renews.
  */
 export async function runEnv(name: string, options: EnvOptions): Promise<number> {
+  try {
+    return await print(name, options)
+  } catch (error) {
+    // So that eval fails as well, and a shell that stops at errors does not go on without a fence.
+    console.log(`(exit ${exitCodeOf(error)})`)
+    throw error
+  }
+}
+
+async function print(name: string, options: EnvOptions): Promise<number> {
   checkName('the name of a lease', name)
   const inherited = process.env['FENCEPOST_LEASE'] === name ? inheritedFence() : undefined
   const isFixed = inherited !== undefined && process.env[fixedVariable] === inherited.term.holderId

@@ -52,7 +52,7 @@ async function perform(
     return server.running ? 0 : NOT_RUNNING
   }
   if (server.url === undefined) {
-    complain('the local server is not running. Start it: fencepost local start')
+    complain('fencepost: the local server is not running. Start it: fencepost local start')
     return UNAVAILABLE
   }
   print({ url: server.url }, server.url)

@@ -11,6 +11,11 @@ const { version } = JSON.parse(readFileSync(new URL('../../package.json', import
   version: string
 }
 
+if (Number.parseInt(process.versions.node, 10) < 22) {
+  process.stderr.write(`fencepost: needs Node 22.12 or newer; this is ${process.version}\n`)
+  process.exit(exitCode.failed)
+}
+
 /** After `run`, everything behind the first `--` is a command, and none of the parser's business. */
 const dashes = process.argv[2] === 'run' ? process.argv.indexOf('--') : -1
 const own = dashes < 0 ? process.argv : process.argv.slice(0, dashes)
@@ -122,14 +127,18 @@ withDatabase(program.command('env'))
 It prints exports of FENCEPOST_LEASE, FENCEPOST_TOKEN, FENCEPOST_HOLDER, FENCEPOST_SEQUENCE, FENCEPOST_FENCE_SQL and
 FENCEPOST_PGOPTIONS, and of PGOPTIONS, which psql, pg_restore and everything else that is built on libpq or on Node's pg reads:
 their transactions on protected tables are fenced without a change. Other programs send FENCEPOST_FENCE_SQL first in
-each transaction. Under "fencepost run <lease>" the term is the runner's, and no database is asked; otherwise the lease is taken
+each transaction. FENCEPOST_FIXED_TERM marks a term that the shell took itself. When no term is to be had, what is printed
+makes eval fail. Under "fencepost run <lease>" the term is the runner's, and no database is asked; otherwise the lease is taken
 for the TTL (exit code 75 when somebody holds it), and after that the database refuses the shell's writes.
 PgBouncer and other poolers refuse PGOPTIONS or drop it: connect to the server itself, or send FENCEPOST_FENCE_SQL.
 
 Example:
   eval "$(fencepost env deploy --ttl 30m)"
   psql "$DATABASE_URL" -c 'update accounts set status = 1'
-  eval "$(fencepost env deploy --end)"`,
+  eval "$(fencepost env deploy --end)"
+
+A shell that is gone keeps its lease for the TTL. To take it away at once:
+  psql "$DATABASE_URL" -c "select fencepost.end_holder(holder_id) from fencepost.lease where name = 'deploy'"`,
   )
   .action(report(async (lease: string, options: never) => (await import('./env.ts')).runEnv(lease, options)))
 
@@ -233,7 +242,12 @@ const local = program
   .description('One embedded PostgreSQL per user, shared by all processes on this machine.')
   .addHelpText(
     'after',
-    '\nExample:\n  export FENCEPOST_DATABASE_URL=$(fencepost local start >/dev/null && fencepost local url)',
+    `
+The data: in FENCEPOST_LOCAL_DIR; else /var/lib/fencepost for root, and fencepost in XDG_DATA_HOME or ~/.local/share for others.
+To be rid of them, stop the server and remove the folder.
+
+Example:
+  export FENCEPOST_DATABASE_URL=$(fencepost local start >/dev/null && fencepost local url)`,
   )
 for (const [action, description] of [
   ['start', 'start it, or join the one that runs'],

@@ -87,7 +87,7 @@ export async function runProtected(options: DatabaseOptions & { readonly json?: 
           one.isStamped ? 'every write' : 'inserts',
           one.since.toISOString(),
           String(one.tables),
-          one.unguarded.join(' '),
+          one.isDropped ? 'dropped' : one.unguarded.join(' '),
         ]),
         ...schemas.map((one) => [`schema ${one.schema}`, one.guard, '', '', one.since.toISOString(), '', '']),
       ],

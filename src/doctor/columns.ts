@@ -1,10 +1,12 @@
 import type { TextRow } from '../database/connection.ts'
 import { type Examination, advice, sql } from './examination.ts'
 import { quoteName, quoteText } from './quoting.ts'
-import type { Recorded } from './records.ts'
+import { type Recorded, tokenSetting } from './records.ts'
 
-/** As migrations/0003_protected_tables.sql has it: an expression, so that whoever inserts needs no right to a function. */
-const stampDefault = `coalesce(nullif(split_part(current_setting('fencepost.fence', true), ':', 1), ''), '0')::bigint`
+/** As the schema's stamp_default() has it: an expression, so that whoever inserts needs no right to a function. */
+function stampDefault(setting: string): string {
+  return `coalesce(nullif(current_setting('${setting}', true), ''), '0')::bigint`
+}
 
 /** The fence columns of protected tables: there, of the right type, and stamped by an INSERT. */
 export async function checkColumns(exam: Examination, recorded: readonly Recorded[]): Promise<void> {
@@ -39,6 +41,8 @@ export async function checkColumns(exam: Examination, recorded: readonly Recorde
 function reportColumn(exam: Examination, recorded: Recorded, row: TextRow): void {
   const table = row['table']!
   const column = quoteName(recorded.fenceColumn)
+  const setting = tokenSetting(recorded.guard)
+  const standard = row['standard'] ?? ''
   if (row['type'] === null || row['type'] === undefined) {
     exam.found(
       'fence-column-missing',
@@ -47,7 +51,7 @@ function reportColumn(exam: Examination, recorded: Recorded, row: TextRow): void
       `${table} is protected, but its fence column ${column} is gone, so its rows tell no longer which term wrote them.`,
       sql(
         `alter table ${table} add column ${column} bigint not null default 0;\n` +
-          `alter table ${table} alter column ${column} set default ${stampDefault};`,
+          `alter table ${table} alter column ${column} set default ${stampDefault(setting)};`,
       ),
     )
   } else if (row['type'] !== 'bigint' || row['is_special'] === 'true') {
@@ -63,16 +67,18 @@ function reportColumn(exam: Examination, recorded: Recorded, row: TextRow): void
         : sql(
             `alter table ${table} alter column ${column} drop default;\n` +
               `alter table ${table} alter column ${column} type bigint using ${column}::bigint;\n` +
-              `alter table ${table} alter column ${column} set default ${stampDefault};`,
+              `alter table ${table} alter column ${column} set default ${stampDefault(setting)};`,
           ),
     )
-  } else if (!recorded.isStamped && !/current_setting\('fencepost\.fence'/.test(row['standard'] ?? '')) {
+  } else if (!recorded.isStamped && !standard.includes(`current_setting('${setting}'`)) {
     exam.found(
       'fence-default-missing',
       'warning',
       table,
-      `The fence column ${column} of ${table} lacks the default that stamps new rows with the token.`,
-      sql(`alter table ${table} alter column ${column} set default ${stampDefault};`),
+      standard.includes("current_setting('fencepost.token_")
+        ? `The default of the fence column ${column} of ${table} stamps new rows with the token of another guard than "${recorded.guard}".`
+        : `The fence column ${column} of ${table} lacks the default that stamps new rows with the token.`,
+      sql(`alter table ${table} alter column ${column} set default ${stampDefault(setting)};`),
     )
   }
 }

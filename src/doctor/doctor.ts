@@ -8,6 +8,7 @@ import { checkColumns, checkStamps } from './columns.ts'
 import { Examination, type Facts, type Limits, advice, usualLimits } from './examination.ts'
 import { type DoctorReport, sortFindings } from './finding.ts'
 import { checkLeases } from './leases.ts'
+import { checkParents } from './parents.ts'
 import { checkPooler, patienceMs } from './pooler.ts'
 import { checkProtectedSchemas } from './protected-schemas.ts'
 import { type Records, readRecorded } from './records.ts'
@@ -65,11 +66,12 @@ export async function examine(config: ClientConfig, limits: Partial<Limits> = {}
 async function runChecks(exam: Examination): Promise<void> {
   let records: Records = { tables: [], isKnown: false }
   await exam.check('the schema (version, functions, tables, owners, rights)', checkSchema)
-  await exam.check('triggers of protected tables and their partitions', async () => {
-    records = await readRecorded(exam)
-    await checkWall(exam, records.tables)
+  await exam.check('protected tables and their parents', async () => {
+    const { tables, isKnown } = await readRecorded(exam)
+    records = { tables: await checkParents(exam, tables), isKnown }
   })
-  await exam.check('parents and rules of protected tables, and protections that are not recorded', () =>
+  await exam.check('triggers of protected tables and their partitions', () => checkWall(exam, records.tables))
+  await exam.check('rules of protected tables, and protections that are not recorded', () =>
     checkSurroundings(exam, records),
   )
   await exam.check('fence columns', () => checkColumns(exam, records.tables))

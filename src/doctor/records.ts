@@ -1,3 +1,4 @@
+import { createHash } from 'node:crypto'
 import type { TextRow } from '../database/connection.ts'
 import { sqlStateOf } from '../database/failure.ts'
 import { type Examination, type Fix, command } from './examination.ts'
@@ -108,7 +109,8 @@ export function readInstalled(row: TextRow): Recorded | undefined {
     table: row['table']!,
     isRemade: false,
     guard,
-    fenceColumn: triggerArguments(row['stamp'])[0] ?? 'fence_token',
+    // After the setting that it takes the token from.
+    fenceColumn: triggerArguments(row['stamp'])[1] ?? 'fence_token',
     isStamped,
   }
 }
@@ -119,6 +121,11 @@ function triggerArguments(hex: string | null | undefined): string[] {
     .toString('utf8')
     .split('\0')
     .slice(0, -1)
+}
+
+/** Where the guard leaves the token for stamps, as the schema's token_setting() has it: a role may lack the right to ask. */
+export function tokenSetting(guard: string): string {
+  return `fencepost.token_${createHash('sha256').update(guard).digest('hex').slice(0, 16)}`
 }
 
 /** The command that protects a table as it is recorded. It changes only what is missing. */

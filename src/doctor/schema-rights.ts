@@ -67,9 +67,10 @@ async function checkGrants(exam: Examination, shipped: Shipped): Promise<void> {
             case a.grantee when 0 then 'public' else quote_ident(pg_get_userbyid(a.grantee)) end
        from pg_class c join space s on s.oid = c.relnamespace
       cross join lateral aclexplode(c.relacl) a
-      where c.relkind in ('r', 'p') and a.grantee <> c.relowner
+      -- A view over one table is written, and read, with its owner's rights.
+      where c.relkind in ('r', 'p', 'v') and a.grantee <> c.relowner
         and (a.privilege_type in ('INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'TRIGGER', 'REFERENCES')
-             or a.privilege_type = 'SELECT' and c.relname in ('holder', 'lease', 'highest_token'))
+             or a.privilege_type = 'SELECT' and c.relname in ('holder', 'lease', 'highest_token', 'current_term'))
      union all
      select case r.rolname when 'pg_read_all_data' then 'read all' else 'write all' end, r.rolname, m.member::text,
             quote_ident(pg_get_userbyid(m.member))
@@ -126,7 +127,7 @@ function checkGrant(exam: Examination, row: TextRow): void {
         `${who} may read fencepost.${object!} and with it the ids of holders: whoever knows one may act as the holder.`,
         sql(
           `revoke select on fencepost.${object!} from ${grantee!};\n` +
-            `grant select on fencepost.${object === 'highest_token' ? 'announced_terms' : 'leases'} to ${grantee!};`,
+            `grant select on fencepost.${isFenceOnly(exam.facts) ? 'announced_terms' : 'leases'} to ${grantee!};`,
         ),
       )
       break

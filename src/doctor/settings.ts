@@ -128,10 +128,12 @@ interface Stored {
 async function checkStored(exam: Examination): Promise<void> {
   const rows = await exam.look(
     { what: 'settings stored for databases and roles', needs: 'the right to read the catalogs' },
-    `select case when s.setrole = 0 then format('database %s', d.datname)
+    `select case when s.setrole = 0 and s.setdatabase = 0 then 'all roles'
+                 when s.setrole = 0 then format('database %s', d.datname)
                  when s.setdatabase = 0 then format('role %s', r.rolname)
                  else format('role %s in database %s', r.rolname, d.datname) end as place,
-            case when s.setrole = 0 then format('alter database %I reset ', d.datname)
+            case when s.setrole = 0 and s.setdatabase = 0 then 'alter role all reset '
+                 when s.setrole = 0 then format('alter database %I reset ', d.datname)
                  when s.setdatabase = 0 then format('alter role %I reset ', r.rolname)
                  else format('alter role %I in database %I reset ', r.rolname, d.datname) end as reset,
             split_part(c.setting, '=', 1) as name, substr(c.setting, strpos(c.setting, '=') + 1) as value

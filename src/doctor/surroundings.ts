@@ -2,39 +2,11 @@ import { type Examination, command, sql } from './examination.ts'
 import { quoteName } from './quoting.ts'
 import { type Recorded, type Records, installed, protectCommand, readInstalled } from './records.ts'
 
-/** Ways past the triggers that are seen in the catalogs: parents, rules, and protections that nobody has recorded. */
+/** What the records do not tell: rules, and protections that nobody has recorded. */
 export async function checkSurroundings(exam: Examination, { tables, isKnown }: Records): Promise<void> {
   const standing = tables.filter((one) => one.table !== undefined)
-  await checkParents(exam, standing)
   if (isKnown) await checkUnrecorded(exam, standing)
   await checkRules(exam, standing)
-}
-
-async function checkParents(exam: Examination, recorded: readonly Recorded[]): Promise<void> {
-  const rows = await exam.look(
-    { what: 'the parents of protected tables', needs: 'the right to read the catalogs' },
-    `with recursive up as (
-       select i.inhrelid as root, i.inhparent as oid from pg_inherits i where i.inhrelid = any ($1::oid[])
-       union
-       select u.root, i.inhparent from up u join pg_inherits i on i.inhrelid = u.oid)
-     select u.root::text as root, format('%I.%I', n.nspname, c.relname) as parent
-       from up u join pg_class c on c.oid = u.oid join pg_namespace n on n.oid = c.relnamespace
-      where not exists (select from pg_inherits i where i.inhrelid = u.oid)
-        -- A protected table further up guards what is below it.
-        and not exists (select from up a where a.root = u.root and a.oid = any ($1::oid[]))
-      order by 1, 2`,
-    [recorded.map((one) => one.oid)],
-  )
-  for (const row of rows ?? []) {
-    const one = recorded.find((known) => known.oid === row['root'])!
-    exam.found(
-      'parent-unprotected',
-      'error',
-      one.table!,
-      `${one.table!} is protected, but has become part of ${row['parent']!}, through which its rows are written without a check.`,
-      protectCommand(row['parent']!, one),
-    )
-  }
 }
 
 async function checkUnrecorded(exam: Examination, recorded: readonly Recorded[]): Promise<void> {

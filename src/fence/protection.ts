@@ -89,19 +89,23 @@ export async function unprotectTable(
   options: { readonly wait?: Duration | undefined },
 ): Promise<number> {
   return withBriefLocks(config, 'unprotect', table, options.wait, async (client) => {
+    const forgotten = await forgetDropped(client, table)
     const relation = await findTable(client, table)
-    if (relation === undefined) return forgetDropped(client, table)
+    if (relation === undefined) {
+      if (forgotten === 0) throw unknownTable(table)
+      return forgotten
+    }
     const { rows } = await client.query<{ count: number }>(
       'select fencepost.unprotect($1::pg_catalog.oid::pg_catalog.regclass) as count',
       [relation],
     )
-    return rows[0]?.count ?? 0
+    return forgotten + (rows[0]?.count ?? 0)
   })
 }
 
 /** A protection whose table was dropped is known by the name that it had. */
 async function forgetDropped(client: Client, table: string): Promise<number> {
-  if (!/^("([^"]|"")+"|[^".]+)(\.("([^"]|"")+"|[^".]+))*$/.test(table)) throw unknownTable(table)
+  if (!/^("([^"]|"")+"|[^".]+)(\.("([^"]|"")+"|[^".]+))*$/.test(table)) return 0
   const { rows } = await client.query<{ count: number | null }>(
     `select sum(fencepost.forget_dropped(p."table"))::integer as count
        from fencepost.protections p
@@ -110,9 +114,7 @@ async function forgetDropped(client: Client, table: string): Promise<number> {
             in (pg_catalog.parse_ident($1), array['public'] || pg_catalog.parse_ident($1))`,
     [qualifiedName(table)],
   )
-  const forgotten = rows[0]?.count ?? 0
-  if (forgotten === 0) throw unknownTable(table)
-  return forgotten
+  return rows[0]?.count ?? 0
 }
 
 /** The SQL that protects a table, for migrations of the user's own. */
@@ -120,7 +122,7 @@ export function protectSql(table: string, options: ProtectOptions): string {
   const call = protectCall(options)
   checkName('table', table)
   return [
-    '-- Writers wait while this waits for its lock: give up early, and try again.',
+    '-- In one transaction. Writers wait while this waits for its lock: it gives up early; try again then.',
     "set local lock_timeout = '1s';",
     `select ${call(`${escapeLiteral(qualifiedName(table))}::regclass`)};`,
     '',
@@ -130,6 +132,7 @@ export function protectSql(table: string, options: ProtectOptions): string {
 export function unprotectSql(table: string): string {
   checkName('table', table)
   return [
+    '-- In one transaction.',
     "set local lock_timeout = '1s';",
     `select fencepost.unprotect(${escapeLiteral(qualifiedName(table))}::regclass);`,
     '',
@@ -346,6 +349,13 @@ function asFailure(error: unknown, action: string): unknown {
       return new DatabaseError(
         'UNKNOWN_COLUMN',
         `could not ${action}: ${message}. Nothing was changed.`,
+        options,
+      )
+    case '42P01':
+      return new DatabaseError(
+        'SCHEMA_MISSING',
+        `could not ${action}: the schema "fencepost" is not installed in this database, or it is older than this version. ` +
+          'Run "fencepost migrate".',
         options,
       )
     case '3F000':

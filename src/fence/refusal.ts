@@ -6,7 +6,7 @@ import {
   StaleTermError,
 } from '../errors.ts'
 import type { Fence } from './fence.ts'
-import { fenceFailure } from './fence-failure.ts'
+import { fenceFailure, protectedFailure } from './fence-failure.ts'
 
 /** The SQLSTATEs of the fence. */
 const ours = /^FP00\d$/
@@ -20,7 +20,8 @@ const refusals = [StaleTermError, HolderExpiredError, ForeignLeaseError, Protect
  * `error.cause.code` (Drizzle), `error.meta.driverAdapterError.cause.code` (Prisma). The error itself stays as the
  * `cause` of what is returned.
  *
- * @param fence what the write was made under: a lease, a fenced transaction or an inherited fence.
+ * @param fence what the write was made under: a lease, a fenced transaction or an inherited fence. Without it only the
+ * refusals of protected tables (`UNFENCED`, `WRONG_LEASE`) are recognised, because the others name a term.
  * @example
  * ```ts
  * import { refusalOf } from 'fencepost'
@@ -32,12 +33,13 @@ const refusals = [StaleTermError, HolderExpiredError, ForeignLeaseError, Protect
  * }
  * ```
  */
-export function refusalOf(error: unknown, fence: Fence): FencepostError | undefined {
+export function refusalOf(error: unknown, fence?: Fence): FencepostError | undefined {
   for (const layer of layersOf(error)) {
     if (refusals.some((refusal) => layer instanceof refusal)) return layer as unknown as FencepostError
     const code = ['code', 'originalCode', 'sqlState', 'sqlstate'].map((key) => layer[key]).find(isOurs)
     if (code === undefined) continue
-    const refusal = fenceFailure({ code, detail: layer['detail'] }, fence.term)
+    const met = { code, detail: layer['detail'] }
+    const refusal = fence === undefined ? protectedFailure(met) : fenceFailure(met, fence.term)
     if (refusal !== undefined) refusal.cause = error
     return refusal
   }

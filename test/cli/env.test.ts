@@ -56,9 +56,11 @@ test('env takes a term for the shell, whose programs are fenced by it until it i
   expect(await database.query('select count from stock')).toEqual([{ count: 4 }])
 
   const held = await runCli(['env', name], { url: database.url })
-  expect(held).toMatchObject({ code: 75, stdout: '' })
+  expect(held).toMatchObject({ code: 75, stdout: '(exit 75)\n' })
+  // What is printed makes eval fail, so that a shell which stops at errors does not go on without a fence.
+  await expect(evaluated(`set -e; eval "${held.stdout}"`)).rejects.toMatchObject({ code: 75 })
   const foreign = await runCli(['env', name, '--end'], { url: database.url })
-  expect(foreign).toMatchObject({ code: 64, stdout: '' })
+  expect(foreign).toMatchObject({ code: 64, stdout: '(exit 64)\n' })
 
   const ended = await runCli(['env', name, '--end'], { url: database.url, env: environment })
   expect(ended).toMatchObject({ code: 0, stderr: '' })
@@ -98,11 +100,11 @@ test('env under "fencepost run" gives the runner’s term, and never ends it', a
 })
 
 test.each([
-  ['a TTL below the bound', ['env', 'x', '--ttl', '10ms'], /--ttl/],
-  ['a lease without a name', ['env', ''], /name of a lease/],
-  ['no lease', ['env'], /missing required argument/],
-])('env refuses %s', async (_, args, message) => {
+  ['a TTL below the bound', ['env', 'x', '--ttl', '10ms'], /--ttl/, '(exit 64)\n'],
+  ['a lease without a name', ['env', ''], /name of a lease/, '(exit 64)\n'],
+  ['no lease', ['env'], /missing required argument/, ''],
+])('env refuses %s', async (_, args, message, stdout) => {
   const result = await runCli(args, { url: database.url })
-  expect(result).toMatchObject({ code: 64, stdout: '' })
+  expect(result).toMatchObject({ code: 64, stdout })
   expect(result.stderr).toMatch(message)
 })

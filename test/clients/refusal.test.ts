@@ -66,3 +66,16 @@ test('nothing else is a refusal', () => {
   ]
   for (const error of others) expect(refusalOf(error, fence)).toBeUndefined()
 })
+
+test('without a fence the refusals of protected tables are recognised, and others are not', () => {
+  const unfenced = { code: 'FP005', detail: '{"by": "wall", "what": "table public.accounts", "guard": "a"}' }
+  const error = new Error('outer', { cause: unfenced })
+  expect(refusalOf(error)).toMatchObject({
+    code: 'UNFENCED',
+    what: 'table public.accounts',
+    guard: 'a',
+    cause: error,
+  })
+  expect(refusalOf(stale)).toBeUndefined()
+  expect(refusalOf(new Error('something else'))).toBeUndefined()
+})

@@ -13,6 +13,8 @@ export interface Case {
   readonly code: FindingCode
   readonly severity: Severity
   readonly object: string
+  /** What else is found, as `code object`: one fault is one finding, unless it says so here. */
+  readonly others?: readonly string[]
   readonly breaks: readonly string[]
   /** What a person does where the fix is advice. */
   readonly mends?: readonly string[]
@@ -74,6 +76,8 @@ export async function cure(url: string, { code, severity, object, ...rest }: Cas
   const finding = findingOf(sick, code, object)
   expect(finding, JSON.stringify(sick.findings, undefined, 2)).toMatchObject({ code, severity, object })
   expect(finding!.what).toMatch(/\.$/)
+  const own = severity === 'note' || code === 'fsync-off' ? [] : [`${code} ${object}`]
+  expect(troubles(sick).toSorted()).toEqual([...own, ...(rest.others ?? [])].toSorted())
   if (rest.mends === undefined) await applyFix(url, finding!)
   else {
     expect(finding!.fixKind).toBe('advice')

@@ -127,6 +127,18 @@ const cases: Record<string, Case> = {
     object: 'fencepost.holder',
     breaks: [`grant select on fencepost.holder to ${role}`],
   },
+  'a role that may write leases by way of a view': {
+    code: 'table-writable',
+    severity: 'warning',
+    object: 'fencepost.current_term',
+    breaks: [`grant update on fencepost.current_term to ${role}`],
+  },
+  'a role that may read the ids of holders by way of a view': {
+    code: 'holder-id-readable',
+    severity: 'note',
+    object: 'fencepost.current_term',
+    breaks: [`grant select on fencepost.current_term to ${role}`],
+  },
   'a trigger on the leases': {
     code: 'trigger-planted',
     severity: 'error',

@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import { Client } from 'pg'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { EmbeddedServer } from '../../src/database/embedded-server.ts'
+import { tokenSetting } from '../../src/doctor/records.ts'
 import { Fencepost } from '../../src/index.ts'
 import { eventually } from '../support/cli.ts'
 import { DebianPair, debianPairReason } from './debian-pair.ts'
@@ -85,6 +86,12 @@ const cases: Record<string, Case> = {
     severity: 'error',
     object: 'database doctor',
     breaks: [`alter database doctor set fencepost.fence = '1:x:settlement'`],
+  },
+  'a fence for every session of the server': {
+    code: 'fence-stored',
+    severity: 'error',
+    object: 'all roles',
+    breaks: [`alter role all set fencepost.fence = '1:x:settlement'`],
   },
   'a fence in a function': {
     code: 'fence-stored',
@@ -238,7 +245,13 @@ describe('what a role with few rights sees', () => {
       expect(what).toMatch(/^The doctor could not look at .*: it needs .*\.$/)
     }
     expect(report.findings).toHaveLength(missed.length + 1)
-    await run(url, ['alter table accounts enable trigger user'])
+    await run(url, [
+      'drop trigger fencepost_guard on accounts',
+      `create trigger fencepost_guard before insert or update or truncate on accounts for each statement
+         execute function fencepost.guard('settlement', 'lease', 'settlement', '${tokenSetting('settlement')}')`,
+    ])
+    expect(troubles(await examineAt(asApp()))).toEqual(['trigger-altered public.accounts'])
+    await run(url, [`select fencepost.protect('accounts', 'settlement')`])
     await run(url, ['alter role app set synchronous_commit = off'])
     expect(troubles(await examineAt(asApp()))).toEqual(['synchronous-commit-off role app'])
     await run(url, ['alter role app reset synchronous_commit'])

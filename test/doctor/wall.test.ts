@@ -1,6 +1,7 @@
 import { randomBytes } from 'node:crypto'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { Fencepost } from '../../src/index.ts'
+import { tokenSetting } from '../../src/doctor/records.ts'
 import { useDatabase } from '../support/database.ts'
 import { SqlHolder } from '../support/sql-holder.ts'
 import { type Case, applyFix, examineAt, cure, findingOf, run, troubles } from './patient.ts'
@@ -32,6 +33,10 @@ afterAll(async () => {
     await database.query(`drop role ${one}`)
   }
 })
+
+/** The arguments that protect gives the guard of accounts, and those that it gives one of another protection. */
+const wanted = `'settlement', 'lease', 'settlement', '${tokenSetting('settlement')}'`
+const foreign = `'other', 'lease', 'other', '${tokenSetting('other')}'`
 
 const cases: Record<string, Case> = {
   'a trigger that is gone': {
@@ -71,7 +76,7 @@ const cases: Record<string, Case> = {
     breaks: [
       'drop trigger fencepost_guard on accounts',
       `create trigger fencepost_guard before insert or update or delete or truncate on accounts for each statement
-         execute function fencepost.guard('other', 'lease', 'other')`,
+         execute function fencepost.guard(${foreign})`,
     ],
   },
   'a trigger that leaves DELETE out': {
@@ -81,7 +86,7 @@ const cases: Record<string, Case> = {
     breaks: [
       'drop trigger fencepost_guard on accounts',
       `create trigger fencepost_guard before insert or update or truncate on accounts for each statement
-         execute function fencepost.guard('settlement', 'lease', 'settlement')`,
+         execute function fencepost.guard(${wanted})`,
     ],
   },
   'a trigger that looks at some columns only': {
@@ -91,7 +96,7 @@ const cases: Record<string, Case> = {
     breaks: [
       'drop trigger fencepost_guard on accounts',
       `create trigger fencepost_guard before insert or update of id or delete or truncate on accounts for each statement
-         execute function fencepost.guard('settlement', 'lease', 'settlement')`,
+         execute function fencepost.guard(${wanted})`,
     ],
   },
   'a trigger with a condition': {
@@ -101,7 +106,7 @@ const cases: Record<string, Case> = {
     breaks: [
       'drop trigger fencepost_guard on accounts',
       `create trigger fencepost_guard before insert or update or delete or truncate on accounts for each statement
-         when (false) execute function fencepost.guard('settlement', 'lease', 'settlement')`,
+         when (false) execute function fencepost.guard(${wanted})`,
     ],
   },
   'a trigger of the same name that does nothing': {
@@ -112,9 +117,40 @@ const cases: Record<string, Case> = {
       'drop trigger fencepost_guard on accounts',
       `create function nothing() returns trigger language plpgsql as 'begin return null; end'`,
       `create trigger fencepost_guard before insert or update or delete or truncate on accounts for each statement
-         execute function nothing('settlement', 'lease', 'settlement')`,
+         execute function nothing(${wanted})`,
     ],
     tidies: ['drop function nothing()'],
+  },
+  'a trigger that leaves the token elsewhere': {
+    code: 'trigger-altered',
+    severity: 'error',
+    object: 'public.accounts',
+    breaks: [
+      'drop trigger fencepost_guard on accounts',
+      `create trigger fencepost_guard before insert or update or delete or truncate on accounts for each statement
+         execute function fencepost.guard('settlement', 'lease', 'settlement', '${tokenSetting('other')}')`,
+    ],
+  },
+  'a stamp that takes the token of another guard': {
+    code: 'trigger-altered',
+    severity: 'error',
+    object: 'public.stamped',
+    breaks: [
+      'drop trigger fencepost_stamp on stamped',
+      `create trigger fencepost_stamp before insert or update on stamped for each row
+         execute function fencepost.stamp('${tokenSetting('other')}', 'Guard')`,
+    ],
+  },
+  'a trigger that looks at the rows of a partition on a condition': {
+    code: 'trigger-altered',
+    severity: 'error',
+    object: 'public.lines_1',
+    breaks: [
+      'drop trigger fencepost_guard_rows_inserted on lines_1',
+      `create trigger fencepost_guard_rows_inserted after insert on lines_1 referencing new table as rows
+         for each statement when (false)
+         execute function fencepost.guard_rows('customer/{customer}', '''customer/'' || r.customer::text')`,
+    ],
   },
   'a trigger of another protection': {
     code: 'trigger-unwanted',
@@ -122,7 +158,7 @@ const cases: Record<string, Case> = {
     object: 'public.accounts',
     breaks: [
       `create trigger former_guard after insert on accounts for each statement
-         execute function fencepost.guard('other', 'lease', 'other')`,
+         execute function fencepost.guard(${foreign})`,
     ],
   },
   'a new partition': {
@@ -161,7 +197,61 @@ const cases: Record<string, Case> = {
       'alter table all_accounts detach partition accounts',
       `select fencepost.unprotect('all_accounts')`,
       'drop table all_accounts',
+      `select fencepost.protect('accounts', 'settlement')`,
     ],
+  },
+  'a protected table that became a child, of a table with other protected children': {
+    code: 'parent-unprotected',
+    severity: 'error',
+    object: 'public.stamped',
+    breaks: [
+      'create table whole (id integer not null)',
+      'create table other_part (id integer not null)',
+      `select fencepost.protect('other_part', 'settlement')`,
+      'alter table other_part inherit whole',
+      'alter table stamped inherit whole',
+    ],
+    others: ['parent-unprotected public.other_part'],
+    mends: ['alter table stamped no inherit whole', 'drop table whole cascade'],
+    tidies: [`select fencepost.forget_dropped('public.other_part')`],
+  },
+  'a child of a protected table that has another parent as well': {
+    code: 'parent-unprotected',
+    severity: 'error',
+    object: 'public.child',
+    breaks: [
+      'create table open (id integer not null)',
+      'create table child () inherits (accounts)',
+      `select fencepost.protect('accounts', 'settlement')`,
+      'alter table child inherit open',
+    ],
+    mends: ['alter table child no inherit open'],
+    tidies: ['drop table child, open'],
+  },
+  'a child of two protected tables': {
+    code: 'parent-unprotected',
+    severity: 'warning',
+    object: 'public.child',
+    breaks: [
+      'create table second (id integer not null)',
+      'create table child () inherits (accounts)',
+      `select fencepost.protect('accounts', 'settlement')`,
+      `select fencepost.protect('second', 'settlement')`,
+      'alter table child inherit second',
+    ],
+    mends: ['alter table child no inherit second'],
+    tidies: ['drop table child, second', `select fencepost.forget_dropped('public.second')`],
+  },
+  'a protected table that is part of a protected one': {
+    code: 'parent-unprotected',
+    severity: 'warning',
+    object: 'public.lines_3',
+    breaks: [
+      'create table lines_3 (id integer, customer integer)',
+      `select fencepost.protect('lines_3', 'customer/{customer}')`,
+      'alter table lines attach partition lines_3 for values in (3)',
+    ],
+    tidies: ['drop table lines_3'],
   },
   'a column of the guard that is gone': {
     code: 'guard-column-missing',
@@ -169,6 +259,13 @@ const cases: Record<string, Case> = {
     object: 'public."Odd.Table"',
     breaks: ['alter table "Odd.Table" rename column "Owner" to keeper'],
     mends: ['alter table "Odd.Table" rename column keeper to "Owner"'],
+  },
+  'a column of the guard whose text depends on settings by now': {
+    code: 'guard-column-missing',
+    severity: 'error',
+    object: 'public."Odd.Table"',
+    breaks: ['alter table "Odd.Table" alter "Owner" type timestamptz using null'],
+    mends: ['alter table "Odd.Table" alter "Owner" type text'],
   },
   'a detached partition': {
     code: 'table-unrecorded',
@@ -232,6 +329,15 @@ const cases: Record<string, Case> = {
     severity: 'warning',
     object: 'public.accounts',
     breaks: ['alter table accounts alter fence_token set default 7'],
+  },
+  'a fence column that an INSERT fills with the token of another guard': {
+    code: 'fence-default-missing',
+    severity: 'warning',
+    object: 'public.accounts',
+    breaks: [
+      `alter table accounts alter fence_token
+         set default coalesce(nullif(current_setting('${tokenSetting('other')}', true), ''), '0')::bigint`,
+    ],
   },
   'a rule that leads writes elsewhere': {
     code: 'rule-on-protected-table',

@@ -305,6 +305,14 @@ describe('a protected table that was dropped', () => {
     ])
   })
 
+  test('and made again is forgotten by unprotect as well', async () => {
+    await Fencepost.protect('accounts', at({ lease: 'x' }))
+    await database.query('drop table accounts; create table accounts (id integer)')
+    expect(await Fencepost.unprotect('accounts', at({}))).toBe(1)
+    expect(await names()).toEqual([])
+    expect(await Fencepost.unprotect('accounts', at({}))).toBe(0)
+  })
+
   test('is forgotten by its name', async () => {
     await Fencepost.protect('accounts', at({ lease: 'x' }))
     await database.query('drop table accounts')
