@@ -20,6 +20,8 @@ create table fencepost.protected_table (
   relation regclass primary key,
   -- Its name when it was protected, by which a table that was dropped and made again is found to have lost its protection.
   name text collate "C" not null,
+  -- The role that may have the record forgotten once the table is gone.
+  owner name not null,
   guard text collate "C" not null,
   fence_column name not null,
   is_stamped boolean not null,
@@ -275,9 +277,9 @@ declare
   v_fence text := current_setting('fencepost.fence', true);
   v_token text;
 begin
-  if TG_ARGV[1] = 'lease' and v_fence <> '' and v_fence = current_setting('fencepost.held', true) then
-    -- What require_fence() comes down to when this transaction is fenced by this one lease, at half the price. Whether it is
-    -- the lease of the table shows in its row.
+  if TG_ARGV[1] = 'lease' and v_fence <> '' and v_fence = current_setting('fencepost.held', true)
+     and v_fence = split_part(v_fence, ':', 1) || ':' || split_part(v_fence, ':', 2) || ':' || TG_ARGV[2] then
+    -- What require_fence() comes down to when this transaction is fenced by this one lease, at half the price.
     perform from current_term t
       where t.name = TG_ARGV[2] and t.token = split_part(v_fence, ':', 1)::bigint
         and t.holder_id = split_part(v_fence, ':', 2)::uuid
@@ -289,7 +291,9 @@ begin
   if v_token is null then
     v_token := require_fence(format('table %I.%I', TG_TABLE_SCHEMA, TG_TABLE_NAME), TG_ARGV[0], TG_ARGV[1], TG_ARGV[2]);
   end if;
-  if current_setting(TG_ARGV[3], true) is distinct from v_token then
+  -- Whoever may create triggers chooses the arguments, and this runs with the rights of the schema's owner: no other setting
+  -- than these.
+  if starts_with(TG_ARGV[3], 'fencepost.token_') and current_setting(TG_ARGV[3], true) is distinct from v_token then
     v_token := set_config(TG_ARGV[3], v_token, true);
   end if;
   if TG_OP = 'TRUNCATE' and TG_ARGV[1] = 'template' then
@@ -578,13 +582,29 @@ begin
   return v_count;
 end $$;
 
+-- Whether the session belongs to the role, or to the owner of the schema fencepost. A function that runs with its owner's
+-- rights cannot ask who has called it, only whose session it is.
+create function fencepost.is_session_of(p_role name) returns boolean
+language sql stable as $$
+  select exists (
+    select from pg_catalog.pg_roles r
+     where (r.rolname = p_role
+            or r.oid = (select n.nspowner from pg_catalog.pg_namespace n where n.nspname = 'fencepost'))
+       and pg_catalog.pg_has_role(session_user, r.oid, 'usage'))
+$$;
+
+create function fencepost.owner_of(p_table regclass) returns name
+language sql stable as
+$$ select pg_catalog.pg_get_userbyid(c.relowner) from pg_catalog.pg_class c where c.oid = p_table $$;
+
 create function fencepost.qualified_name(p_table regclass) returns text
 language sql stable as $$
   select format('%I.%I', n.nspname, c.relname)
     from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace where c.oid = p_table
 $$;
 
--- Forgets protections of tables that were dropped, by the name that they had. Returns how many there were.
+-- Forgets protections of tables that were dropped, by the name that they had, as far as they were the session's own. Returns
+-- how many there were.
 create function fencepost.forget_dropped(p_name text) returns integer
 language plpgsql security definer
 set search_path = fencepost, pg_temp as $$
@@ -592,7 +612,8 @@ declare
   v_count integer;
 begin
   delete from protected_table p
-   where p.name = p_name and not exists (select from pg_catalog.pg_class c where c.oid = p.relation);
+   where p.name = p_name and not exists (select from pg_catalog.pg_class c where c.oid = p.relation)
+     and is_session_of(p.owner);
   get diagnostics v_count = row_count;
   return v_count;
 end $$;
@@ -607,15 +628,19 @@ begin
     raise exception '% does not have the triggers of such a protection', p_table using errcode = '22023';
   end if;
   if exists (select from protected_table p
-              where (p.relation, p.name, p.guard, p.fence_column, p.is_stamped)
-                    = (p_table, qualified_name(p_table), p_guard, p_fence_column, p_is_stamped)) then
+              where (p.relation, p.name, p.owner, p.guard, p.fence_column, p.is_stamped)
+                    = (p_table, qualified_name(p_table), owner_of(p_table), p_guard, p_fence_column, p_is_stamped))
+     and not exists (select from protected_table p join table_tree(p_table) t on t.relation = p.relation
+                      where p.relation <> p_table) then
     return;
   end if;
   perform forget_dropped(qualified_name(p_table));
-  insert into protected_table as known (relation, name, guard, fence_column, is_stamped)
-  values (p_table, qualified_name(p_table), p_guard, p_fence_column, p_is_stamped)
+  -- What was protected by itself is part of this now.
+  delete from protected_table p using table_tree(p_table) t where p.relation = t.relation and p.relation <> p_table;
+  insert into protected_table as known (relation, name, owner, guard, fence_column, is_stamped)
+  values (p_table, qualified_name(p_table), owner_of(p_table), p_guard, p_fence_column, p_is_stamped)
   on conflict (relation) do update
-     set name = excluded.name, guard = excluded.guard, fence_column = excluded.fence_column, is_stamped = excluded.is_stamped,
+     set name = excluded.name, owner = excluded.owner, guard = excluded.guard, fence_column = excluded.fence_column, is_stamped = excluded.is_stamped,
          since = clock_timestamp();
 end $$;
 
@@ -625,6 +650,9 @@ set search_path = fencepost, pg_temp as $$
 begin
   if exists (select from installed_triggers(p_table)) then
     raise exception '% still has triggers of its protection', p_table using errcode = '22023';
+  end if;
+  if exists (select from protected_table p where p.relation = p_table and not is_session_of(owner_of(p_table))) then
+    raise exception 'must be owner of table %', p_table using errcode = '42501';
   end if;
   delete from protected_table where relation = p_table;
 end $$;
@@ -690,10 +718,51 @@ select coalesce(fencepost.qualified_name(p.relation), p.name) as "table",
 create view fencepost.schema_protections as
 select s.name::text as schema, s.guard, s.since from fencepost.protected_schema s;
 
--- The same wall for the schema of the data: event triggers refuse DDL in a protected schema. What they see is known only
--- after the command, which is then undone; a rewrite of a table is refused before it begins. Two kinds are refused before
--- their schema is known, and so need the fence of every protected schema: those that commit on the way (CONCURRENTLY),
--- and those that move an object out of its schema.
+-- The same wall for the schema of the data: event triggers refuse DDL that changes a protected schema. What a command has
+-- changed is known only after it, and it is then undone; a rewrite of a table is refused before it begins. It is seen in two
+-- ways: by the objects that the command names, and by the catalogs themselves, because a command on one object may change
+-- others (a parent its children, a type its tables) or take them out of the schema.
+-- What commits on the way (CONCURRENTLY) is refused before its schema is known, and so needs the fence of every protected schema.
+
+-- Of all rows that the catalogs have about a schema, the versions: equal before and after a command that leaves it alone. (Also
+-- when somebody else commits DDL in the schema meanwhile: then the command is refused without need, and may be repeated.)
+create function fencepost.schema_fingerprint(p_schema name) returns text
+language sql volatile
+set search_path = pg_catalog, pg_temp as $$
+  with place as (
+    select n.oid, n.xmin, n.ctid from pg_namespace n where n.nspname = p_schema),
+  relation as (
+    select c.oid, c.xmin, c.ctid from pg_class c join place p on c.relnamespace = p.oid),
+  entry as (
+    select 'n' as kind, p.xmin, p.ctid from place p
+    union all select 'c', c.xmin, c.ctid from relation c
+    union all select 'a', a.xmin, a.ctid from pg_attribute a join relation c on c.oid = a.attrelid
+    union all select 'd', d.xmin, d.ctid from pg_attrdef d join relation c on c.oid = d.adrelid
+    union all select 'i', i.xmin, i.ctid from pg_index i join relation c on c.oid = i.indrelid
+    union all select 'g', g.xmin, g.ctid from pg_trigger g join relation c on c.oid = g.tgrelid
+    union all select 'r', r.xmin, r.ctid from pg_rewrite r join relation c on c.oid = r.ev_class
+    union all select 'p', y.xmin, y.ctid from pg_policy y join relation c on c.oid = y.polrelid
+    union all select 's', s.xmin, s.ctid from pg_sequence s join relation c on c.oid = s.seqrelid
+    union all select 'h', h.xmin, h.ctid from pg_inherits h join relation c on c.oid in (h.inhrelid, h.inhparent)
+    union all select 'o', o.xmin, o.ctid from pg_constraint o join place p on o.connamespace = p.oid
+    union all select 't', t.xmin, t.ctid from pg_type t join place p on t.typnamespace = p.oid
+    union all select 'e', e.xmin, e.ctid from pg_enum e join pg_type t on t.oid = e.enumtypid join place p on t.typnamespace = p.oid
+    union all select 'f', f.xmin, f.ctid from pg_proc f join place p on f.pronamespace = p.oid
+    union all select 'x', x.xmin, x.ctid from pg_statistic_ext x join place p on x.stxnamespace = p.oid
+    union all select 'l', l.xmin, l.ctid from pg_collation l join place p on l.collnamespace = p.oid
+    union all select 'b', b.xmin, b.ctid from pg_operator b join place p on b.oprnamespace = p.oid
+    union all select 'u', u.xmin, u.ctid from pg_default_acl u join place p on u.defaclnamespace = p.oid)
+  select (select count(*) from pg_depend d join place p on d.refobjid = p.oid and d.refclassid = 'pg_namespace'::regclass)
+         || ':' || encode(sha256(convert_to(string_agg(e.kind || e.ctid || e.xmin, ',' order by e.kind, e.ctid), 'UTF8')), 'hex')
+    from entry e
+$$;
+
+-- The fingerprints of all protected schemas, by name.
+create function fencepost.schema_fingerprints() returns jsonb
+language sql volatile
+set search_path = fencepost, pg_temp as
+$$ select jsonb_object_agg(s.name, schema_fingerprint(s.name)) from protected_schema s $$;
+
 create function fencepost.guard_schema(p_schema text, p_command text) returns void
 language plpgsql
 set search_path = fencepost, pg_temp as $$
@@ -732,9 +801,12 @@ begin
         loop
           perform guard_schema(v_one.name, TG_TAG);
         end loop;
-      elsif TG_TAG = 'ALTER SCHEMA' or current_query() ~* '\mconcurrently\M|\mset\s+schema\M' then
+      elsif TG_TAG = 'ALTER SCHEMA'
+            or TG_TAG in ('CREATE INDEX', 'REINDEX') and current_query() ~* '\mconcurrently\M'
+            or TG_TAG = 'ALTER TABLE' and current_query() ~* '\mdetach\s+partition\M.*\mconcurrently\M' then
         perform guard_schema(null, TG_TAG);
       end if;
+      perform set_config('fencepost.schemas', schema_fingerprints()::text, true);
     when 'table_rewrite' then
       select n.nspname into v_one
         from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
@@ -754,6 +826,17 @@ begin
       loop
         perform guard_schema(v_one.name, TG_TAG);
       end loop;
+      if TG_TAG <> 'REFRESH MATERIALIZED VIEW' and current_setting('fencepost.schemas', true) <> '' then
+        for v_one in
+          select before.key as name
+            from jsonb_each_text(current_setting('fencepost.schemas', true)::jsonb) before
+            join protected_schema s on s.name = before.key
+           where before.value is distinct from schema_fingerprint(before.key::name)
+           order by 1
+        loop
+          perform guard_schema(v_one.name, TG_TAG);
+        end loop;
+      end if;
     when 'sql_drop' then
       for v_one in
         select distinct s.name
@@ -839,12 +922,16 @@ drop function fencepost.unprotect_schema(name);
 drop function fencepost.protect_schema(name, text);
 drop function fencepost.guard_ddl();
 drop function fencepost.guard_schema(text, text);
+drop function fencepost.schema_fingerprints();
+drop function fencepost.schema_fingerprint(name);
 drop view fencepost.schema_protections;
 drop view fencepost.protections;
 drop function fencepost.unprotect(regclass);
 drop function fencepost.forget_protection(regclass);
 drop function fencepost.forget_dropped(text);
 drop function fencepost.qualified_name(regclass);
+drop function fencepost.owner_of(regclass);
+drop function fencepost.is_session_of(name);
 drop function fencepost.record_protection(regclass, text, name, boolean);
 drop function fencepost.protect(regclass, text, name, boolean);
 drop function fencepost.check_protectable(regclass);

@@ -69,13 +69,17 @@ async function print(name: string, options: EnvOptions): Promise<number> {
 }
 
 function environmentOf({ term }: Fence): Record<string, string> {
-  return { ...fenceEnvironment(term), PGOPTIONS: `${ownPgOptions()} ${fencePgOptions(term)}`.trim() }
+  const own = ownPgOptions()
+  const fence = fencePgOptions(term)
+  return { ...fenceEnvironment(term), PGOPTIONS: own === '' ? fence : `${own} ${fence}` }
 }
 
 /** What the shell had in PGOPTIONS itself, without a fence. */
 function ownPgOptions(): string {
   const own = process.env['PGOPTIONS'] ?? ''
-  return own.replaceAll(/(^|\s)-c\s*fencepost\.fence=(\\.|\S)*/g, '').trim()
+  return own
+    .replaceAll(/(^|[ \t\n\v\f\r])(-c\s*|--)fencepost\.fence=(\\[\s\S]|[^\\ \t\n\v\f\r])*/g, '')
+    .trim()
 }
 
 function show(environment: Readonly<Record<string, string>>): void {

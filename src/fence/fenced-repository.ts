@@ -11,6 +11,7 @@ import type {
   UpdateQueryBuilder,
   Updateable,
 } from 'kysely'
+import { sqlStateOf } from '../database/failure.ts'
 import { DatabaseError, InvalidArgumentError, SequenceMismatchError } from '../errors.ts'
 import type { Term } from '../lease/term.ts'
 import { withWatchedSession } from './client-watch.ts'
@@ -314,7 +315,14 @@ export class FencedRepository<
         withWatchedSession(rows, async (watch) => {
           step.stage = 'sent'
           step.watch = watch
-          const result = await alone(rows)
+          const result = await alone(rows).catch((error: unknown) => {
+            // A write in a WITH clause is not for tables with rules. Nothing was written, so it may be a transaction instead.
+            if (sqlStateOf(error) !== '0A000') throw error
+            return rows.transaction().execute(async (tx) => {
+              await tx.selectNoFrom(fenceCall(tx, fence).as('token')).execute()
+              return within(tx)
+            })
+          })
           if (watch.isCommitDoubtful) throw doubtfulCommit(term)
           return result
         }),

@@ -85,6 +85,23 @@ test('env keeps the PGOPTIONS of the shell, and replaces a fence of an earlier t
   await runCli(['env', name, '--end'], { url: database.url, env: environment })
 })
 
+test.each([['deploy '], [' deploy'], ['ls\u2028x'], ['a\\'], ['b\'c"d`e$(f)']])(
+  'env hands the lease %j over as it is',
+  async (odd) => {
+    await database.query('drop table if exists odd; create table odd (id integer)')
+    await Fencepost.protect('odd', { connectionString: database.url, lease: odd })
+    const own = { PGOPTIONS: '-c statement_timeout=60000' }
+    const { stdout } = await runCli(['env', odd], { url: database.url, env: own })
+    const environment = await evaluated(stdout, own)
+    const client = new Client({ connectionString: database.url, options: environment['PGOPTIONS'] })
+    await client.connect()
+    await client.query('insert into odd values (1)')
+    await client.end()
+    const ended = await runCli(['env', odd, '--end'], { url: database.url, env: environment })
+    expect((await evaluated(ended.stdout, environment))['PGOPTIONS']).toBe(own.PGOPTIONS)
+  },
+)
+
 test('env under "fencepost run" gives the runner’s term, and never ends it', async () => {
   const script = `node src/cli/main.ts env "$FENCEPOST_LEASE" && node src/cli/main.ts env "$FENCEPOST_LEASE" --end; echo "code $?"; read line`
   const cli = new Cli(['run', name, '--', 'sh', '-c', script], { url: database.url })

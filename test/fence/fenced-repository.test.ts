@@ -639,6 +639,42 @@ test('a driver that does not say how many rows it wrote is an error, never silen
   expect(await repository.updateWhere(lease, (eb) => eb('id', '=', 1), { amount: 1 })).toBe(1)
 })
 
+describe('a table with rules that add to a write', () => {
+  beforeEach(() =>
+    database.query(`
+      create table if not exists heard (id integer);
+      create rule also_insert as on insert to accounts do also insert into heard values (new.id);
+      create rule also_update as on update to accounts do also insert into heard values (new.id);
+      create rule also_delete as on delete to accounts do also insert into heard values (old.id)`),
+  )
+  afterEach(() =>
+    database.query(`
+      drop rule also_insert on accounts; drop rule also_update on accounts; drop rule also_delete on accounts; drop table heard`),
+  )
+
+  test('is written in a transaction, with the same outcomes', async () => {
+    expect(await accounts.insert(lease, { id: 1, status: 'x' })).toMatchObject({
+      fence_token: lease.token.toString(),
+    })
+    expect(await accounts.update(lease, 1, { status: 'y' })).toMatchObject({ status: 'y' })
+    expect(await accounts.update(lease, 2, { status: 'y' })).toBeUndefined()
+    expect(await accounts.updateWhere(lease, (eb) => eb('id', '=', 1), { status: 'z' })).toBe(1)
+    await database.query('update accounts set fence_token = fence_token + 100')
+    await expect(accounts.update(lease, 1, { status: 'late' })).rejects.toMatchObject({
+      code: 'STALE_TERM',
+      by: 'row',
+    })
+    await database.query('update accounts set fence_token = fence_token - 100')
+    await database.query('update fencepost.lease set token = token + 1 where name = $1', [lease.name])
+    await expect(accounts.update(lease, 1, { status: 'late' })).rejects.toMatchObject({
+      code: 'STALE_TERM',
+      by: 'lease',
+    })
+    await database.query('update fencepost.lease set token = token - 1 where name = $1', [lease.name])
+    expect(await accounts.delete(lease, 1)).toMatchObject({ status: 'z' })
+  })
+})
+
 test('a plugin that renames columns is respected', async () => {
   interface Camel {
     accounts: { id: number; status: string; fenceToken: Generated<string> }

@@ -323,6 +323,69 @@ describe('a protected table that was dropped', () => {
   })
 })
 
+describe('a trigger that somebody makes with arguments of their own', () => {
+  test('sets no other setting than that of a token', async () => {
+    await Fencepost.protect('accounts', at({ lease: 'own' }))
+    await database.query(`
+      create table mine (id integer);
+      create trigger t before insert on mine for each statement
+        execute function fencepost.guard('own', 'lease', 'own', 'application_name')`)
+    const fencepost = await database.open()
+    await using lease = await fencepost.acquire('own')
+    const name = await lease.transaction(database.pool, async (client) => {
+      await client.query('insert into mine values (1)')
+      return (await client.query<{ name: string }>(`select current_setting('application_name') as name`)).rows
+    })
+    expect(name).toEqual([{ name: '' }])
+    await database.query('drop table mine')
+  })
+})
+
+test('a fence of another lease with the same token and holder is no fence of the table', async () => {
+  await Fencepost.protect('accounts', at({ lease: 'second' }))
+  const fencepost = await database.open()
+  // The first tokens of two sequences.
+  await using first = await fencepost.acquire('first', { sequence: 'one of its own' })
+  await using second = await fencepost.acquire('second', { sequence: 'another of its own' })
+  expect([first.token, first.term.holderId]).toEqual([second.token, second.term.holderId])
+  const write = first.transaction(database.pool, (client) => client.query('delete from accounts'))
+  await expect(write).rejects.toMatchObject({ code: 'WRONG_LEASE' })
+})
+
+describe('the record of a protection', () => {
+  test('is forgotten for the owner of the table alone, also when the table is gone', async () => {
+    await Fencepost.migrate(at({ grantTo: [app] }))
+    const session = await database.session({
+      connectionString: database.urlAs(app, `secret-of-${app}`),
+    })
+    await Fencepost.protect('accounts', at({ lease: 'x' }))
+    await database.query('drop trigger fencepost_guard on accounts')
+    await expect(session.query(`select fencepost.forget_protection('accounts')`)).rejects.toMatchObject({
+      code: '42501',
+    })
+    await database.query('drop table accounts')
+    const forget = `select fencepost.forget_dropped('public.accounts') as count`
+    expect((await session.query(forget)).rows).toEqual([{ count: 0 }])
+    expect(await names()).toEqual(['public.accounts'])
+    expect((await database.query(forget))[0]).toEqual({ count: 1 })
+    await session.end()
+  })
+
+  test('of a partition that was protected by itself goes over to that of the whole', async () => {
+    await database.query(`
+      drop table if exists parted, part;
+      create table part (id integer, fence_token bigint not null default 0);
+      create table parted (id integer, fence_token bigint not null default 0) partition by range (id)`)
+    await Fencepost.protect('part', at({ lease: 'x' }))
+    await database.query('alter table parted attach partition part for values from (0) to (9)')
+    expect((await Fencepost.protections(at({}))).tables).toMatchObject([{ unguarded: ['public.part'] }])
+    await Fencepost.protect('parted', at({ lease: 'y' }))
+    expect((await Fencepost.protections(at({}))).tables).toMatchObject([
+      { table: 'public.parted', guard: 'y', tables: 2, unguarded: [] },
+    ])
+  })
+})
+
 describe('unprotect', () => {
   test('lets everybody write again, keeps the column, and may be called again', async () => {
     await Fencepost.protect('accounts', at({ lease: 'x' }))
@@ -378,6 +441,35 @@ describe('protectSchema', () => {
     ['renaming the schema', 'alter schema app rename to moved'],
     ['dropping the schema', 'drop schema app cascade'],
     ['drop owned', `drop owned by ${app}`],
+    ['moving a table out of it, in disguise', 'alter table app.data set/**/schema public'],
+    [
+      'moving a table out of it, in a function',
+      `do $$ begin execute 'alter table app.data set ' || 'schema public'; end $$`,
+    ],
+    ['moving a type out of it', 'alter type app.kind set/**/schema public'],
+    ['a new column of a parent elsewhere', 'alter table public.parent add column more text'],
+    ['a renamed column of a parent elsewhere', 'alter table public.parent rename column id to nr'],
+    ['a dropped column of a parent elsewhere', 'alter table public.parent drop column id'],
+    ['a constraint of a parent elsewhere', 'alter table public.parent add constraint c check (id > 0)'],
+    ['an index of a partitioned table elsewhere', 'create index made on public.whole (id)'],
+    [
+      'a trigger of a partitioned table elsewhere',
+      'create trigger made before update on public.whole for each row execute function suppress_redundant_updates_trigger()',
+    ],
+    ['detaching a partition', 'alter table public.whole detach partition app.part'],
+    ['attaching a partition', `alter table public.whole attach partition app.loose_part for values in (2)`],
+    ['a partition elsewhere', 'create table public.made partition of app.whole for values in (1)'],
+    ['a child elsewhere', 'create table public.made () inherits (app.data)'],
+    ['a type elsewhere that a table is of', 'alter type public.form add attribute more text cascade'],
+    [
+      'a foreign key from elsewhere',
+      'alter table public.loose add column data integer references app.data (id)',
+    ],
+    ['a grant on a table', `grant select on app.data to ${app}`],
+    ['a grant on a column', `grant select (id) on app.data to ${app}`],
+    ['a grant on the schema', `grant usage on schema app to ${app}`],
+    ['default privileges', `alter default privileges in schema app grant select on tables to ${app}`],
+    ['another owner', `alter table app.data owner to ${app}`],
     ['inside a function', `do $$ begin execute 'create table app.made (id integer)'; end $$`],
     ['with a search_path', 'set local search_path to app; create table made (id integer)'],
   ]
@@ -387,6 +479,12 @@ describe('protectSchema', () => {
       drop schema if exists app cascade; create schema app; drop table if exists public.loose; create table public.loose ();
       create table app.data (id integer, note text); create index data_note on app.data (note);
       create table app.owned (); alter table app.owned owner to ${app};
+      drop table if exists public.parent, public.whole, public.data cascade; drop type if exists public.form cascade;
+      create type app.kind as enum ('a'); alter table app.data add primary key (id);
+      create table public.parent (id integer); create table app.child () inherits (public.parent);
+      create table public.whole (id integer) partition by list (id); create table app.part partition of public.whole for values in (1);
+      create table app.loose_part (id integer); create table app.whole (id integer) partition by list (id);
+      create type public.form as (id integer); create table app.formed of public.form;
       create trigger kept before update on app.data for each row execute function suppress_redundant_updates_trigger()`)
     await Fencepost.protectSchema('app', at({ lease: 'deploy' }))
     return async () => {
@@ -396,7 +494,7 @@ describe('protectSchema', () => {
 
   const shape = () =>
     database.query(
-      `select c.relname, c.relkind, n.nspname, (select count(*) from pg_trigger t where t.tgrelid = c.oid and t.tgenabled = 'O') as triggers,
+      `select c.relname, c.relkind, n.nspname, c.relacl::text, c.relispartition, pg_get_userbyid(c.relowner) as owner, n.nspacl::text, (select count(*) from pg_trigger t where t.tgrelid = c.oid and t.tgenabled = 'O') as triggers,
               (select array_agg(a.attname || a.atttypid) from pg_attribute a where a.attrelid = c.oid and not a.attisdropped) as columns
          from pg_class c join pg_namespace n on n.oid = c.relnamespace
         where n.nspname in ('app', 'public', 'moved') order by 1, 3`,
@@ -432,11 +530,26 @@ describe('protectSchema', () => {
 
   test('leaves DDL elsewhere, temporary tables and refreshed views alone', async () => {
     await database.query('create table public.free (id integer); drop table public.free')
-    await database.query('create temporary table temporary_one (id integer)')
+    await database.query(`create temporary table temporary_one as select 'concurrently, set schema' as note`)
+    await database.query(`comment on table public.accounts is 'set schema, concurrently'`)
+    await database.query(`create materialized view if not exists public.seen as select 1 as one`)
+    await database.query(`create unique index if not exists seen_one on public.seen (one)`)
+    await database.query(`refresh materialized view concurrently public.seen`)
+    await database.query('drop materialized view public.seen')
     await database.query('create index concurrently loose_index on public.accounts (balance)').then(
       () => expect.unreachable('CONCURRENTLY is refused before its schema is known'),
       (error: { code: string }) => expect(error.code).toBe('FP005'),
     )
+    // What was changed before it came in the same transaction counts for nothing.
+    const fencepost = await database.open()
+    await using lease = await fencepost.acquire('deploy')
+    const session = await database.session()
+    await session.query('begin')
+    await lease.fence(session)
+    await session.query('create table app.made (id integer)')
+    await session.query(`select set_config('fencepost.fence', '', true)`)
+    await session.query('create temporary table temporary_two (id integer)')
+    await session.query('commit')
   })
 
   test('refuses CREATE INDEX CONCURRENTLY before it leaves anything behind, and lets a fenced session do it', async () => {
