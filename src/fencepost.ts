@@ -165,8 +165,8 @@ export class Fencepost implements AsyncDisposable {
    *
    * Writers are held up for moments only: it waits for its lock at most 1.5 s at a time, and leaves the queue in between.
    *
-   * Not covered: a superuser or owner who disables triggers, `session_replication_role = replica`, the apply workers of
-   * logical replication, and partitions made later, until it is called again. `fencepost doctor` finds these.
+   * Not covered: a superuser or owner who disables triggers, a role with the right TRIGGER that replaces them,
+   * `session_replication_role = replica`, the apply workers of logical replication, and partitions made later, until it is called again. `fencepost doctor` finds these.
    *
    * @returns how many tables are guarded: it and its partitions.
    * @throws InvalidArgumentError; DatabaseError with code `UNKNOWN_TABLE`, `UNKNOWN_COLUMN` (of a template),
@@ -202,8 +202,10 @@ export class Fencepost implements AsyncDisposable {
    * Protects a schema of the database: DDL in it is refused in a transaction without a valid fence of a lease that guards it,
    * so that a stale migration runner cannot alter it either. By event triggers, which only a superuser may create.
    *
-   * Not covered: what event triggers do not see, such as roles, GRANT, TRUNCATE and event triggers themselves. A statement with
-   * CONCURRENTLY commits on the way: a lease lost in the middle of it is noticed at its end only.
+   * Not covered: what event triggers do not see or the catalogs do not count to the schema: roles, REASSIGN OWNED, TRUNCATE,
+   * casts, publications, membership in an extension, and event triggers themselves. A statement with CONCURRENTLY commits on the
+   * way: a lease lost in the middle of it is noticed at its end only, and an index stays that is INVALID. DDL elsewhere that runs
+   * while somebody commits DDL in the schema may be refused without need.
    *
    * @throws InvalidArgumentError; DatabaseError with code `PERMISSION_DENIED`, `UNKNOWN_TABLE` (no such schema) or
    * `NOT_PROTECTABLE`.

@@ -136,7 +136,7 @@ async function checkTriggerGrants(exam: Examination, oids: readonly string[]): P
       'trigger-grant',
       'warning',
       row['table']!,
-      `${row['role'] === 'public' ? 'Everybody' : `Role ${row['role']!}`} may add triggers to ${row['table']!}, which can drop rows or change their stamps after the check.`,
+      `${row['role'] === 'public' ? 'Everybody' : `Role ${row['role']!}`} may make triggers on ${row['table']!}: replace those of the protection, or change rows after the check.`,
       sql(`revoke trigger on ${row['table']!} from ${row['role']!};`),
     )
   }

@@ -80,9 +80,7 @@ type FenceColumnOption<F> = [F] extends [never]
  *
  * Not guaranteed: stamps are compared in the statement's own row, so a trigger that turns a DELETE into something else
  * and returns null also skips that comparison (not the fence). Neither is made for rows that a foreign key's cascade
- * changes. With a lease, the fence travels in the statement's own columns and condition: a rule on INSERT that drops the
- * fence column drops it too, and a BEFORE STATEMENT trigger may run before it: use a fenced transaction on such tables.
- * A deleted row's stamp is gone with the row. A stale term cannot insert it again, because its lease is
+ * changes. A table with DO ALSO rules takes a transaction of its own, of four round trips. A deleted row's stamp is gone with the row. A stale term cannot insert it again, because its lease is
  * checked; under two leases that guard the same rows, or in `once` mode, keep the row and mark it instead.
  *
  * @example
