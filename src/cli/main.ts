@@ -163,8 +163,8 @@ A lease whose own name has braces or ends with a star: write {{, }} and **. The 
 varchar, uuid, boolean or enums. With a template TRUNCATE is refused, and each row needs a fence of its own lease.
 
 What it costs: a check per statement, whatever the number of rows. INSERT is stamped by a column default (a bulk insert of
-100,000 small rows takes about 1.2 times as long). --stamp is a row trigger: a 100,000-row UPDATE takes 2 to 3 times as long.
-A template compares all changed rows after the statement: 1.5 to 2 times for 100,000 rows.
+100,000 small rows takes about 1.2 times as long). --stamp is a row trigger: a 100,000-row UPDATE takes about 3 times as long.
+A template compares all changed rows after the statement: 1.4 to 2 times for 100,000 rows.
 
 Partitions are guarded with their table. After a new one was added, run it again: that changes only what is missing.
 Writers are held up for moments only: it leaves the queue for its lock after at most 1.5 s, and tries again.

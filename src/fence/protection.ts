@@ -18,7 +18,7 @@ export interface ProtectOptions {
   readonly fenceColumn?: string | undefined
   /**
    * Also stamp rows whose writer does not name the column in an UPDATE, by a row trigger. Default false, because it costs
-   * each row of a large write two to three times the plain write. INSERT is stamped by a column default in any case.
+   * a large write two to three times the plain one. INSERT is stamped by a column default in any case.
    */
   readonly stamp?: boolean | undefined
   /** How long to keep trying for the brief locks that this needs. Up to a day, default 1 minute. */
