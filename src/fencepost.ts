@@ -264,8 +264,8 @@ export class Fencepost implements AsyncDisposable {
    */
   async takeFixedTerm(name: string, options: LeaseOptions = {}): Promise<Fence> {
     if (this.#closing !== undefined) throw closedError()
-    const { name: lease, ttlMs, sequence } = this.#request(name, options)
-    return { term: await takeFixedTerm(this.#protocol, this.#identity, { name: lease, ttlMs, sequence }) }
+    const { ttlMs, sequence } = this.#request(name, options)
+    return { term: await takeFixedTerm(this.#protocol, this.#identity, { name, ttlMs, sequence }) }
   }
 
   /** Ends the holder of a fixed term, at once and for good. Of no effect when it has ended already. */
@@ -282,7 +282,8 @@ export class Fencepost implements AsyncDisposable {
     const { wait, signal } = options
     const waitMs =
       wait === undefined ? Number.POSITIVE_INFINITY : durationMs('wait', wait, { minMs: 0, maxMs: yearMs })
-    return this.#leases.acquire({ ...this.#request(name, options), waitMs, signal })
+    const [lease] = await this.#leases.acquire({ ...this.#request(name, options), waitMs, signal })
+    return lease!
   }
 
   /**
@@ -292,7 +293,8 @@ export class Fencepost implements AsyncDisposable {
    * given back as soon as the database answers, after the TTL at the latest.
    */
   async tryAcquire(name: string, options: LeaseOptions = {}): Promise<Lease | null> {
-    return this.#leases.tryAcquire(this.#request(name, options))
+    const leases = await this.#leases.tryAcquire(this.#request(name, options))
+    return leases?.[0] ?? null
   }
 
   /**
@@ -376,7 +378,7 @@ export class Fencepost implements AsyncDisposable {
 
   #request(name: string, options: LeaseOptions): AcquireRequest {
     return {
-      name: checkName('the name of a lease', name),
+      names: [checkName('the name of a lease', name)],
       ttlMs: options.ttl === undefined ? this.#ttlMs : durationMs('ttl', options.ttl, this.#ttlBounds),
       sequence: options.sequence === undefined ? 'default' : checkName('sequence', options.sequence),
       waitMs: 0,

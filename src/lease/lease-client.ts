@@ -7,13 +7,21 @@ import { formatMs } from '../duration.ts'
 import { FencepostError, NotAcquiredError, SequenceMismatchError, type Contender } from '../errors.ts'
 import type { Logger } from '../logger.ts'
 import type { HeldLease, HeldLeaseOptions } from './held-lease.ts'
-import { type AcquireAnswer, type HolderIdentity, type Protocol, isHolderGone, isVoided } from './protocol.ts'
+import {
+  type AcquireAllAnswer,
+  type HolderIdentity,
+  type Protocol,
+  isHolderGone,
+  isVoided,
+} from './protocol.ts'
 import { Seat } from './seat.ts'
 import type { Term } from './term.ts'
 import { Line, Patience, PatienceOver, type Turn, nextTryMs } from './waiting.ts'
 
+/** What a caller asks for: one lease, or several, all or none. */
 export interface AcquireRequest {
-  readonly name: string
+  /** Distinct. */
+  readonly names: readonly string[]
   readonly ttlMs: number
   readonly sequence: string
   /** 0: one attempt. Infinity: until the signal aborts. */
@@ -59,21 +67,21 @@ export class LeaseClient<L extends HeldLease> {
     setMaxListeners(0, this.#closing.signal)
   }
 
-  /** One attempt; null when somebody else holds the lease, in this process or in another. */
-  async tryAcquire(request: AcquireRequest): Promise<L | null> {
-    const lease = await this.#acquire({ ...request, waitMs: 0 })
-    return lease instanceof NotAcquiredError ? null : lease
+  /** One attempt; null when somebody else holds one of the leases, in this process or in another. */
+  async tryAcquire(request: AcquireRequest): Promise<L[] | null> {
+    const leases = await this.#acquire({ ...request, waitMs: 0 })
+    return leases instanceof NotAcquiredError ? null : leases
   }
 
   /**
-   * Waits for its turn in this process and then for the lease.
+   * Waits for its turn in this process and then for the leases. They are in the order of the names.
    *
    * @throws NotAcquiredError when the limit passed; the reason of the caller's signal when it aborted.
    */
-  async acquire(request: AcquireRequest): Promise<L> {
-    const lease = await this.#acquire(request)
-    if (lease instanceof NotAcquiredError) throw lease
-    return lease
+  async acquire(request: AcquireRequest): Promise<L[]> {
+    const leases = await this.#acquire(request)
+    if (leases instanceof NotAcquiredError) throw leases
+    return leases
   }
 
   /** Ends every holder, so that all leases are free at once; those still held are lost. Waiting callers are refused. */
@@ -84,70 +92,81 @@ export class LeaseClient<L extends HeldLease> {
     await Promise.all([...seats.map((seat) => seat.close()), ...this.#retiring])
   }
 
-  async #acquire(request: AcquireRequest): Promise<L | NotAcquiredError> {
-    const { name, waitMs, signal } = request
+  async #acquire(request: AcquireRequest): Promise<L[] | NotAcquiredError> {
+    const { waitMs, signal } = request
     const closing = this.#closing.signal
     closing.throwIfAborted()
     signal?.throwIfAborted()
     const stop = signal === undefined ? closing : AbortSignal.any([signal, closing])
     const patience = new Patience(this.#options.clock, waitMs, stop)
+    const turns = new Turns()
+    // Always in one order, so that two that ask for the same names do not wait for each other for ever.
+    let entering = ''
     try {
-      const turn = waitMs === 0 ? this.#line.tryEnter(name) : await this.#line.enter(name, patience)
-      return turn === undefined
-        ? this.#busyHere(request, patience)
-        : await this.#contend(request, turn, patience, stop)
+      for (entering of request.names.toSorted()) {
+        // oxlint-disable-next-line no-await-in-loop -- One after the other is the point.
+        const turn = waitMs === 0 ? this.#line.tryEnter(entering) : await this.#line.enter(entering, patience)
+        if (turn === undefined) {
+          turns.leave()
+          return this.#busyHere(entering, patience)
+        }
+        turns.add(entering, turn)
+      }
+      return await this.#contend(request, turns, patience, stop)
     } catch (error) {
+      turns.leave()
       if (!(error instanceof PatienceOver)) throw error
-      return this.#busyHere(request, patience)
+      return this.#busyHere(entering, patience)
     } finally {
       patience.done()
     }
   }
 
-  /** Tries until granted or out of patience. The turn is kept by the lease, or given up. */
+  /** Tries until granted or out of patience. The turns are kept by the leases, or given up. */
   async #contend(
     request: AcquireRequest,
-    turn: Turn,
+    turns: Turns,
     patience: Patience,
     stop: AbortSignal,
-  ): Promise<L | NotAcquiredError> {
-    let contender: Contender | undefined
+  ): Promise<L[] | NotAcquiredError> {
+    let refused: { readonly name: string; readonly contender: Contender } | undefined
     let failure: RequestFailure | undefined
     for (let tries = 1; ; tries += 1) {
       let pauseMs: number
-      turn.asks(this.#options.clock.monotonicMs())
-      const attempt = this.#attempt(request, turn)
-      // However short the wait is, a healthy database gets the time to say whether the lease is free.
+      turns.asks(this.#options.clock.monotonicMs())
+      const attempt = this.#attempt(request, turns)
+      // However short the wait is, a healthy database gets the time to say whether the leases are free.
       const isShort = tries === 1 && request.waitMs > 0 && patience.leftMs < firstAnswerMs
       const asking = isShort ? new Patience(this.#options.clock, firstAnswerMs, stop) : patience
       try {
         const outcome = await asking.within(attempt)
-        turn.isAnswered()
-        if ('lease' in outcome) return outcome.lease
-        contender = outcome.refusal.contender
+        turns.isAnswered()
+        if ('leases' in outcome) return outcome.leases
+        const { name, refusal } = outcome
+        refused = { name, contender: refusal.contender }
         failure = undefined
-        if (outcome.refusal.reason === 'sequence') {
-          throw new SequenceMismatchError(request.name, request.sequence, contender.label ?? 'unknown')
+        if (refusal.reason === 'sequence') {
+          throw new SequenceMismatchError(name, request.sequence, refusal.contender.label ?? 'unknown')
         }
         if (request.waitMs === 0) {
-          turn.leave()
-          return new NotAcquiredError(request.name, patience.waitedMs, contender)
+          turns.leave()
+          return new NotAcquiredError(name, patience.waitedMs, refusal.contender)
         }
-        pauseMs = nextTryMs(outcome.refusal, tries, Math.random())
+        pauseMs = nextTryMs(refusal, tries, Math.random())
       } catch (error) {
         if (asking.isOver) {
-          // The attempt may still be on the wire. Its lease goes straight back, and nobody else in this process asks
-          // for the name before that is settled.
-          void this.#abandon(attempt, turn)
+          // The attempt may still be on the wire. Its leases go straight back, and nobody else in this process asks
+          // for the names before that is settled.
+          void this.#abandon(attempt, turns.taken())
           if (!(error instanceof PatienceOver)) throw error
-          return this.#notAcquired(request, patience, contender, failure)
+          return this.#notAcquired(request, patience, refused, failure)
         }
         const isRequestFailure = error instanceof RequestFailure
         if (!isRequestFailure || request.waitMs === 0 || !isTransient(error)) {
-          turn.leave()
-          throw isRequestFailure ? describeFailure(error, `acquire lease "${request.name}"`) : error
+          turns.leave()
+          throw isRequestFailure ? describeFailure(error, `acquire ${show(request)}`) : error
         }
-        this.#options.logger.warn(`fencepost: lease "${request.name}" is asked for again: ${error.message}`)
+        this.#options.logger.warn(`fencepost: ${show(request)} is asked for again: ${error.message}`)
         failure = error
         pauseMs = Math.min(2000, 50 * 2 ** Math.min(tries, 6)) * (0.5 + Math.random() / 2)
       } finally {
@@ -156,15 +175,15 @@ export class LeaseClient<L extends HeldLease> {
       try {
         await patience.sleep(pauseMs)
       } catch (impatience) {
-        turn.leave()
+        turns.leave()
         if (!(impatience instanceof PatienceOver)) throw impatience
-        return this.#notAcquired(request, patience, contender, failure)
+        return this.#notAcquired(request, patience, refused, failure)
       }
     }
   }
 
   /** Somebody in this process has the lease or asks for it. Unless that one gets no answer, in which case nobody knows. */
-  #busyHere({ name }: AcquireRequest, patience: Patience): NotAcquiredError {
+  #busyHere(name: string, patience: Patience): NotAcquiredError {
     const silentMs = this.#line.silentForMs(name, this.#options.clock.monotonicMs())
     if (silentMs < firstAnswerMs) {
       const { label, host, pid } = this.#options.identity
@@ -179,50 +198,50 @@ export class LeaseClient<L extends HeldLease> {
   #notAcquired(
     request: AcquireRequest,
     patience: Patience,
-    contender: Contender | undefined,
+    refused: { readonly name: string; readonly contender: Contender } | undefined,
     failure: RequestFailure | undefined,
   ): NotAcquiredError {
-    if (failure === undefined && contender !== undefined) {
-      return new NotAcquiredError(request.name, patience.waitedMs, contender)
+    if (failure === undefined && refused !== undefined) {
+      return new NotAcquiredError(refused.name, patience.waitedMs, refused.contender)
     }
     const silence = new Error(
       `no answer within the ${Math.round(patience.waitedMs)} ms that were to be waited`,
     )
-    throw describeFailure(failure ?? new RequestFailure('unsent', silence), `acquire lease "${request.name}"`)
+    throw describeFailure(failure ?? new RequestFailure('unsent', silence), `acquire ${show(request)}`)
   }
 
   /** Nobody waits for this attempt any more: what it is granted goes straight back. */
-  async #abandon(attempt: Promise<{ readonly lease: L } | object>, turn: Turn): Promise<void> {
+  async #abandon(attempt: Promise<{ readonly leases: L[] } | object>, turns: Turns): Promise<void> {
     try {
       const outcome = await attempt
-      if ('lease' in outcome) await outcome.lease.release()
+      if ('leases' in outcome) await Promise.all(outcome.leases.map((lease) => lease.release()))
     } catch {
       // The caller has been told that it got no lease; a request without an answer is settled by its holder.
     } finally {
-      turn.leave()
+      turns.leave()
     }
   }
 
   /** One request to the database, under a new holder when the old one is gone. */
   async #attempt(
     request: AcquireRequest,
-    turn: Turn,
-  ): Promise<{ readonly lease: L } | (AcquireAnswer & { readonly isGranted: false })> {
+    turns: Turns,
+  ): Promise<{ readonly leases: L[] } | (AcquireAllAnswer & { readonly isGranted: false })> {
+    const { names, sequence, ttlMs } = request
     for (let rejoins = 0; ; rejoins += 1) {
-      const seat = await this.#seat(request.ttlMs)
+      const seat = await this.#seat(ttlMs)
       try {
-        const answer = await seat.acquire(request.name, request.sequence)
+        const answer = await ask(seat, names, sequence)
         if (!answer.isGranted) return answer
-        const term: Term = {
-          lease: request.name,
-          token: answer.token,
-          holderId: seat.holder.id,
-          sequence: request.sequence,
+        if (seat.holder.isAlive) {
+          const terms = names.map((lease, index): Term => {
+            return { lease, token: answer.tokens[index]!, holderId: seat.holder.id, sequence }
+          })
+          return { leases: terms.map((term) => this.#lease(term, seat, turns.of(term.lease))) }
         }
-        if (seat.holder.isAlive) return { lease: this.#lease(term, seat, turn) }
-        // The answer came too late to be trusted. The holder is ended, and the term with it.
+        // The answer came too late to be trusted. The holder is ended, and the terms with it.
         seat.holder.lose('expired')
-        if (rejoins >= maxRejoins) throw new RequestFailure('refused', new Error(tooLate(request.ttlMs)))
+        if (rejoins >= maxRejoins) throw new RequestFailure('refused', new Error(tooLate(ttlMs)))
       } catch (error) {
         if (rejoins >= maxRejoins) throw error
         // Voided together with an attempt whose answer was lost: another one is made.
@@ -275,5 +294,51 @@ export class LeaseClient<L extends HeldLease> {
 
   #assertOpen(): void {
     this.#closing.signal.throwIfAborted()
+  }
+}
+
+/** One lease travels with others that are asked for meanwhile; several that belong together are a call of their own. */
+async function ask(seat: Seat, names: readonly string[], sequence: string): Promise<AcquireAllAnswer> {
+  const [name] = names
+  if (names.length > 1 || name === undefined) return seat.acquireAll(names, sequence)
+  const answer = await seat.acquire(name, sequence)
+  return answer.isGranted ? { isGranted: true, tokens: [answer.token] } : { ...answer, name }
+}
+
+function show({ names }: AcquireRequest): string {
+  const list = names.map((name) => `"${name}"`).join(', ')
+  return names.length === 1 ? `lease ${list}` : `leases ${list}`
+}
+
+/** The turns of one caller, by name. */
+class Turns {
+  readonly #turns = new Map<string, Turn>()
+
+  add(name: string, turn: Turn): void {
+    this.#turns.set(name, turn)
+  }
+
+  of(name: string): Turn {
+    return this.#turns.get(name)!
+  }
+
+  asks(nowMs: number): void {
+    for (const turn of this.#turns.values()) turn.asks(nowMs)
+  }
+
+  isAnswered(): void {
+    for (const turn of this.#turns.values()) turn.isAnswered()
+  }
+
+  leave(): void {
+    for (const turn of this.#turns.values()) turn.leave()
+  }
+
+  /** The same turns for somebody else to leave: this one's leave() does nothing from now on. */
+  taken(): Turns {
+    const taken = new Turns()
+    for (const [name, turn] of this.#turns) taken.add(name, turn)
+    this.#turns.clear()
+    return taken
   }
 }

@@ -24,6 +24,11 @@ export type AcquireAnswer =
   | { readonly isGranted: true; readonly token: Token }
   | { readonly isGranted: false; readonly refusal: Refusal }
 
+/** All of the leases, with their tokens in the order of the names; or none, and what stands in the way. */
+export type AcquireAllAnswer =
+  | { readonly isGranted: true; readonly tokens: readonly Token[] }
+  | { readonly isGranted: false; readonly name: string; readonly refusal: Refusal }
+
 export type ReleaseAnswer = 'released' | 'not_held' | 'draining'
 
 /** The holder has expired or ended, says the database. */
@@ -96,6 +101,29 @@ export class Protocol {
     return inOrder(names, rows).map(readAcquireAnswer)
   }
 
+  async acquireAll(
+    names: readonly string[],
+    holderId: string,
+    attempt: number,
+    sequence: string,
+  ): Promise<AcquireAllAnswer> {
+    const rows = await this.#call(this.#grants, {
+      name: 'fencepost_acquire_all',
+      text: 'select * from fencepost.acquire_all($1::text[], $2::uuid, $3::bigint, $4::text)',
+      values: [names, holderId, attempt, sequence],
+    })
+    const refused = rows.flatMap((row) => {
+      const answer = readAcquireAnswer(row)
+      return answer.isGranted
+        ? []
+        : [{ isGranted: false, name: row['name'] ?? '', refusal: answer.refusal } as const]
+    })
+    // Whoever waits, waits for the one that is to be had last.
+    const last = refused.toSorted((a, b) => latenessMs(b.refusal) - latenessMs(a.refusal))[0]
+    if (last !== undefined) return last
+    return { isGranted: true, tokens: inOrder(names, rows).map((row) => BigInt(row['token'] ?? 0) as Token) }
+  }
+
   /** The answers are in the order of the names. */
   async release(
     names: readonly string[],
@@ -154,6 +182,11 @@ function inOrder(names: readonly string[], rows: readonly TextRow[]): TextRow[] 
     }
     return row
   })
+}
+
+/** When a refused lease may be free, roughly. One of another sequence never is. */
+function latenessMs({ reason, contender }: Refusal): number {
+  return reason === 'sequence' ? Number.POSITIVE_INFINITY : (contender.remainingMs ?? 0)
 }
 
 function readAcquireAnswer(row: TextRow): AcquireAnswer {

@@ -3,7 +3,7 @@ import { RequestFailure } from '../database/failure.ts'
 import { Batcher } from './batcher.ts'
 import type { ReleaseOutcome } from './held-lease.ts'
 import { Holder, type HolderOptions } from './holder.ts'
-import type { AcquireAnswer, ReleaseAnswer } from './protocol.ts'
+import type { AcquireAllAnswer, AcquireAnswer, ReleaseAnswer } from './protocol.ts'
 import type { Term } from './term.ts'
 
 export interface SeatOptions extends Omit<HolderOptions, 'onBeat' | 'isSpare'> {
@@ -81,6 +81,21 @@ export class Seat {
     }
   }
 
+  /** Asks for all of the leases or none, in a call of its own. */
+  async acquireAll(names: readonly string[], sequence: string): Promise<AcquireAllAnswer> {
+    this.#inUse += 1
+    try {
+      const { protocol } = this.#options
+      const answer = await this.#attempt(names, (attempt) =>
+        protocol.acquireAll(names, this.holder.id, attempt, sequence),
+      )
+      if (answer.isGranted) for (const name of names) this.#givenBack.delete(name)
+      return answer
+    } finally {
+      this.#inUse -= 1
+    }
+  }
+
   /** Asks until it is known, or until the TTL has passed without an answer. Then it goes on asking quietly. */
   async giveBack(term: Term): Promise<ReleaseOutcome> {
     this.#inUse += 1
@@ -138,11 +153,18 @@ export class Seat {
     )
   }
 
-  async #sendAcquire(names: string[], sequence: string): Promise<AcquireAnswer[]> {
+  #sendAcquire(names: string[], sequence: string): Promise<AcquireAnswer[]> {
+    return this.#attempt(names, (attempt) =>
+      this.#options.protocol.acquire(names, this.holder.id, attempt, sequence),
+    )
+  }
+
+  /** One numbered attempt; what it may have been granted is followed up when its answer is lost. */
+  async #attempt<T>(names: readonly string[], send: (attempt: number) => Promise<T>): Promise<T> {
     await this.holder.settle()
     const attempt = this.holder.nextAttempt()
     try {
-      return await this.#options.protocol.acquire(names, this.holder.id, attempt, sequence)
+      return await send(attempt)
     } catch (error) {
       if (error instanceof RequestFailure && error.effect === 'unknown') {
         this.holder.leaveUnsettled(attempt, names)

@@ -35,6 +35,7 @@ test('migrate installs the schema, and nothing when it is called again', async (
       'applied 0002_hold_term',
       'applied 0003_protected_tables',
       'applied 0004_resources',
+      'applied 0005_acquire_all',
       '',
     ].join('\n'),
     stderr: '',
@@ -70,7 +71,13 @@ test('--down removes the newest migration, and tokens go on rising after the nex
     return BigInt(stdout.trim())
   }
   const before = await token()
-  for (const name of ['0004_resources', '0003_protected_tables', '0002_hold_term', '0001_leases_and_fence']) {
+  for (const name of [
+    '0005_acquire_all',
+    '0004_resources',
+    '0003_protected_tables',
+    '0002_hold_term',
+    '0001_leases_and_fence',
+  ]) {
     expect(await runCli(['migrate', '--down'], { url: database.url })).toMatchObject({
       code: 0,
       stdout: `removed ${name}\n`,

@@ -9,7 +9,13 @@ const database = useDatabase({ migrated: false })
 const migrate = (options: Parameters<typeof Fencepost.migrate>[0] = {}) =>
   Fencepost.migrate({ connectionString: database.url, ...options })
 
-const migrations = ['0001_leases_and_fence', '0002_hold_term', '0003_protected_tables', '0004_resources']
+const migrations = [
+  '0001_leases_and_fence',
+  '0002_hold_term',
+  '0003_protected_tables',
+  '0004_resources',
+  '0005_acquire_all',
+]
 
 /** Takes migration after migration back, and tells which. */
 async function uninstall(): Promise<string[]> {
