@@ -25,7 +25,8 @@ begin
     -- are purged.
     if (v_current is null or p_token > v_current)
        and not exists (select from fencepost.holder h where h.id = p_holder) then
-      raise exception 'this database knows no lease "%" with token %', p_name, p_token using errcode = 'FP003';
+      raise exception 'this database knows no lease "%" with token %', p_name, p_token
+        using errcode = 'FP003', detail = json_build_object('by', 'lease', 'lease', p_name)::text;
     end if;
     raise exception 'token % of lease "%" is stale', p_token, p_name
       using errcode = 'FP001',
@@ -41,7 +42,8 @@ begin
       -- Where the snapshot is older than the last heartbeat, this raises 40001.
       perform from fencepost.holder h where h.id = p_holder for share;
     end if;
-    raise exception 'the holder of lease "%" (token %) has expired', p_name, p_token using errcode = 'FP002';
+    raise exception 'the holder of lease "%" (token %) has expired', p_name, p_token
+      using errcode = 'FP002', detail = json_build_object('by', 'lease', 'lease', p_name)::text;
   end if;
 end $$;
 

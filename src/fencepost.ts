@@ -10,6 +10,7 @@ import { type Duration, durationMs, show } from './duration.ts'
 import { FencepostError, InvalidArgumentError, LeaseLostError } from './errors.ts'
 import type { Fence } from './fence/fence.ts'
 import { Lease } from './fence/lease.ts'
+import { Leases } from './fence/leases.ts'
 import {
   type ProtectOptions,
   type ProtectSchemaOptions,
@@ -70,6 +71,10 @@ export interface AcquireOptions extends LeaseOptions {
 
 const dayMs = 86_400_000
 const yearMs = 366 * dayMs
+
+/** More of them would make one slow call, in which nothing else is granted. */
+const maxTogether = 1000
+const maxMany = 10_000
 
 /**
  * What a service opens once: it joins a PostgreSQL database as a participant, takes leases and keeps them alive over
@@ -280,9 +285,11 @@ export class Fencepost implements AsyncDisposable {
    */
   async acquire(name: string, options: AcquireOptions = {}): Promise<Lease> {
     const { wait, signal } = options
-    const waitMs =
-      wait === undefined ? Number.POSITIVE_INFINITY : durationMs('wait', wait, { minMs: 0, maxMs: yearMs })
-    const [lease] = await this.#leases.acquire({ ...this.#request(name, options), waitMs, signal })
+    const [lease] = await this.#leases.acquire({
+      ...this.#request(name, options),
+      waitMs: waitMsOf(wait),
+      signal,
+    })
     return lease!
   }
 
@@ -310,25 +317,91 @@ export class Fencepost implements AsyncDisposable {
     optionsOrWork: AcquireOptions | ((lease: Lease) => Promise<T>),
     lastWork?: (lease: Lease) => Promise<T>,
   ): Promise<T> {
-    const options = typeof optionsOrWork === 'function' ? {} : optionsOrWork
-    const work = typeof optionsOrWork === 'function' ? optionsOrWork : lastWork
-    if (typeof work !== 'function') {
-      throw new InvalidArgumentError('work', work, `work must be a function; got ${show(work)}`)
+    const { options, work } = optionsAndWork(optionsOrWork, lastWork)
+    return underLeases(await this.acquire(name, options), work)
+  }
+
+  /**
+   * Waits for all of the leases and returns them together, or none: no order of the names can deadlock, in one process or
+   * in several. They share the options, the TTL and the sequence among them. Meanwhile none of them is held. 1 to 1,000 names, all
+   * different.
+   *
+   * Not guaranteed: fairness. While it waits, others may be granted one of the leases again and again.
+   *
+   * @throws NotAcquiredError when `wait` has passed, for one that stood in the way; the signal's reason when it aborted.
+   * @example
+   * ```ts
+   * await using leases = await fencepost.acquireAll(['stock/7', 'stock/9'], { wait: '5s' })
+   * console.log(leases.get('stock/7').token)
+   * ```
+   */
+  async acquireAll(names: readonly string[], options: AcquireOptions = {}): Promise<Leases> {
+    const { wait, signal } = options
+    return new Leases(
+      await this.#leases.acquire({ ...this.#requestAll(names, options), waitMs: waitMsOf(wait), signal }),
+    )
+  }
+
+  /**
+   * Asks once for all of the leases. Null when one of them is held by somebody else, in this process or in another.
+   *
+   * @throws DatabaseError; with code `OUTCOME_UNKNOWN` when the answer was lost, as `tryAcquire`.
+   */
+  async tryAcquireAll(names: readonly string[], options: LeaseOptions = {}): Promise<Leases | null> {
+    const leases = await this.#leases.tryAcquire(this.#requestAll(names, options))
+    return leases === null ? null : new Leases(leases)
+  }
+
+  /**
+   * Runs `work` under all of the leases and gives them back when it has settled: `withLease` for several.
+   *
+   * @throws NotAcquiredError; what `work` throws; LeaseLostError when one was lost although `work` settled well.
+   */
+  withLeases<T>(
+    names: readonly string[],
+    options: AcquireOptions,
+    work: (leases: Leases) => Promise<T>,
+  ): Promise<T>
+  withLeases<T>(names: readonly string[], work: (leases: Leases) => Promise<T>): Promise<T>
+  async withLeases<T>(
+    names: readonly string[],
+    optionsOrWork: AcquireOptions | ((leases: Leases) => Promise<T>),
+    lastWork?: (leases: Leases) => Promise<T>,
+  ): Promise<T> {
+    const { options, work } = optionsAndWork(optionsOrWork, lastWork)
+    return underLeases(await this.acquireAll(names, options), work)
+  }
+
+  /**
+   * Asks once for many leases that have nothing to do with each other, in a few statements whatever their number. 1 to 10,000
+   * names, all different.
+   *
+   * @returns those that were granted, by name; a name that is missing is held by somebody else.
+   * @throws DatabaseError when one of the statements failed; what others were granted is given back then.
+   * @example
+   * ```ts
+   * const shards = await fencepost.acquireMany(['shard/1', 'shard/2', 'shard/3'], { ttl: '15s' })
+   * for (const [name, lease] of shards) console.log(name, lease.token)
+   * await fencepost.releaseMany(shards.values())
+   * ```
+   */
+  async acquireMany(names: readonly string[], options: LeaseOptions = {}): Promise<Map<string, Lease>> {
+    const request = this.#requestAll(names, options, maxMany)
+    const answers = await Promise.allSettled(
+      request.names.map((name) => this.#leases.tryAcquire({ ...request, names: [name] })),
+    )
+    const granted = answers.flatMap((answer) => (answer.status === 'fulfilled' ? (answer.value ?? []) : []))
+    const failed = answers.find((answer) => answer.status === 'rejected')
+    if (failed !== undefined) {
+      await this.releaseMany(granted)
+      throw failed.reason
     }
-    const lease = await this.acquire(name, options)
-    let isLost: boolean
-    let result: T
-    let outcome: ReleaseOutcome | undefined
-    try {
-      result = await work(lease)
-      isLost = lease.state === 'lost'
-    } finally {
-      outcome = await lease.release()
-    }
-    // "not-held" is how a loss comes out that no heartbeat has met yet.
-    if (isLost || outcome === 'not-held')
-      throw lease.signal.reason ?? new LeaseLostError(lease.name, lease.token, 'ended')
-    return result
+    return new Map(granted.map((lease) => [lease.name, lease]))
+  }
+
+  /** Gives many leases back, in a few statements, and tells what became of each, in their order. Never throws. */
+  async releaseMany(leases: Iterable<Lease>): Promise<ReleaseOutcome[]> {
+    return Promise.all([...leases].map((lease) => lease.release()))
   }
 
   /** Every lease the database knows, by name: for people and tools, out of date the moment it is read. */
@@ -376,6 +449,31 @@ export class Fencepost implements AsyncDisposable {
     }
   }
 
+  #requestAll(names: readonly string[], options: LeaseOptions, most: number = maxTogether): AcquireRequest {
+    if (!Array.isArray(names) || names.length < 1 || names.length > most) {
+      throw new InvalidArgumentError(
+        'names',
+        names,
+        `names must be a list of 1 to ${most} names; got ${show(names)}`,
+      )
+    }
+    const seen = new Set<string>()
+    const twice = names.find((name) => {
+      if (seen.has(name)) return true
+      seen.add(name)
+      return false
+    })
+    if (twice !== undefined) {
+      throw new InvalidArgumentError(
+        'names',
+        twice,
+        `names must be all different; ${show(twice)} is there twice`,
+      )
+    }
+    const checked = names.map((name) => checkName('the name of a lease', name))
+    return { ...this.#request(checked[0]!, options), names: checked }
+  }
+
   #request(name: string, options: LeaseOptions): AcquireRequest {
     return {
       names: [checkName('the name of a lease', name)],
@@ -389,6 +487,46 @@ export class Fencepost implements AsyncDisposable {
   get #ttlBounds(): { minMs: number; maxMs: number } {
     return { minMs: this.#minTtlMs, maxMs: dayMs }
   }
+}
+
+function waitMsOf(wait: Duration | undefined): number {
+  return wait === undefined ? Number.POSITIVE_INFINITY : durationMs('wait', wait, { minMs: 0, maxMs: yearMs })
+}
+
+/** The last two arguments of `withLease` and `withLeases`, of which the options may be left out. */
+function optionsAndWork<Held, T>(
+  optionsOrWork: AcquireOptions | ((held: Held) => Promise<T>),
+  lastWork: ((held: Held) => Promise<T>) | undefined,
+): { options: AcquireOptions; work: (held: Held) => Promise<T> } {
+  const options = typeof optionsOrWork === 'function' ? {} : optionsOrWork
+  const work = typeof optionsOrWork === 'function' ? optionsOrWork : lastWork
+  if (typeof work !== 'function') {
+    throw new InvalidArgumentError('work', work, `work must be a function; got ${show(work)}`)
+  }
+  return { options, work }
+}
+
+/** Runs `work` and gives back what it ran under, when it has settled. */
+async function underLeases<Held extends Lease | Leases, T>(
+  held: Held,
+  work: (held: Held) => Promise<T>,
+): Promise<T> {
+  const leases: readonly Lease[] = held instanceof Leases ? [...held] : [held]
+  let isLost: boolean
+  let result: T
+  let outcome: ReleaseOutcome | undefined
+  try {
+    result = await work(held)
+    isLost = leases.some((lease) => lease.state === 'lost')
+  } finally {
+    outcome = await held.release()
+  }
+  // "not-held" is how a loss comes out that no heartbeat has met yet.
+  if (isLost || outcome === 'not-held') {
+    const [first] = leases
+    throw held.signal.reason ?? new LeaseLostError(first!.name, first!.token, 'ended')
+  }
+  return result
 }
 
 function closedError(): FencepostError {

@@ -6,6 +6,7 @@ export {
   type OpenOptions,
 } from './fencepost.ts'
 export { Lease } from './fence/lease.ts'
+export { Leases } from './fence/leases.ts'
 export type { LeaseEvents, LeaseState, ReleaseOutcome } from './lease/held-lease.ts'
 export type { LeaseInfo } from './lease/lease-list.ts'
 export type { Term, Token } from './lease/term.ts'

@@ -151,6 +151,12 @@ export function isConnectionLoss(error: unknown, isLost: boolean | undefined): b
   )
 }
 
+/** Of several terms that of the lease which a refusal names; the first when it names none. */
+export function termAtFault(error: unknown, terms: readonly Term[]): Term {
+  const { lease } = detailOf(error)
+  return terms.find((term) => term.lease === lease) ?? terms[0]!
+}
+
 /** The refusal of a protected table or schema, which names no term; undefined for anything else. */
 export function protectedFailure(error: unknown): ProtectedError | undefined {
   const sqlState = sqlStateOf(error)

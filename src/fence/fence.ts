@@ -2,14 +2,17 @@ import { durationMs, type Duration } from '../duration.ts'
 import { InvalidArgumentError } from '../errors.ts'
 import { checkName } from '../lease/name.ts'
 import type { Term, Token } from '../lease/term.ts'
-import { fenceFailure } from './fence-failure.ts'
+import { fenceFailure, termAtFault } from './fence-failure.ts'
 
 /**
  * Anything that a fenced write can be made under: a lease, a fenced transaction, or a fence inherited from a parent
  * process.
  */
 export interface Fence {
+  /** The term, or the first of several. */
   readonly term: Term
+  /** All terms, where there are several (see `Leases`). */
+  readonly terms?: readonly Term[] | undefined
   /** Throws when this process already knows that the term is over. */
   assertHeld?(): void
 }
@@ -38,6 +41,10 @@ export interface FenceBounds {
 
 const dayMs = 86_400_000
 
+export function termsOf(fence: Fence): readonly Term[] {
+  return fence.terms ?? [fence.term]
+}
+
 /** The call that begins fenced work, with its parameters. */
 export function fenceStatement(term: Term, bounds: FenceBounds = {}): Statement {
   const { idleMs, timeoutMs } = boundsInMs(bounds)
@@ -60,6 +67,13 @@ export function fenceLiteral(term: Term, bounds: FenceBounds): string {
   return `select fencepost.fence(${values.join(', ')})`
 }
 
+/** The same for all terms of a fence: several calls in one message. */
+export function fenceLiterals(fence: Fence, bounds: FenceBounds): string {
+  return termsOf(fence)
+    .map((term) => fenceLiteral(term, bounds))
+    .join('; ')
+}
+
 /** What `lease.fence` needs of a database client: `pg`'s Client and PoolClient have it. */
 export interface QueryClient {
   query(statement: { text: string; values: unknown[] }): Promise<unknown>
@@ -73,7 +87,7 @@ export async function fenceClient(
   client: QueryClient,
   bounds: FenceBounds = {},
 ): Promise<void> {
-  const statement = fenceStatement(fence.term, bounds)
+  const statements = termsOf(fence).map((term) => fenceStatement(term, bounds))
   fence.assertHeld?.()
   if (client.getTransactionStatus?.() === 'I') {
     throw new InvalidArgumentError(
@@ -83,9 +97,10 @@ export async function fenceClient(
     )
   }
   try {
-    await client.query({ text: statement.text, values: statement.values })
+    // oxlint-disable-next-line no-await-in-loop -- A client sends one statement after the other anyway.
+    for (const { text, values } of statements) await client.query({ text, values })
   } catch (error) {
-    throw fenceFailure(error, fence.term) ?? error
+    throw fenceFailure(error, termAtFault(error, termsOf(fence))) ?? error
   }
 }
 

@@ -12,10 +12,11 @@ import type {
   Updateable,
 } from 'kysely'
 import { sqlStateOf } from '../database/failure.ts'
-import { DatabaseError, InvalidArgumentError, SequenceMismatchError } from '../errors.ts'
+import { DatabaseError, InvalidArgumentError, ProtectedError, SequenceMismatchError } from '../errors.ts'
 import type { Term } from '../lease/term.ts'
 import { withWatchedSession } from './client-watch.ts'
-import type { Fence } from './fence.ts'
+import { checkName } from '../lease/name.ts'
+import { type Fence, termsOf } from './fence.ts'
 import { doubtfulCommit } from './fence-failure.ts'
 import type { FencedTransaction } from './fenced-transaction.ts'
 import {
@@ -52,6 +53,12 @@ export interface RepositoryOptions<K extends string> {
    * that must happen once per term. Default false: a term may write its rows again (`<=`).
    */
   readonly once?: boolean | undefined
+  /**
+   * Which leases guard this table: one (`settlement`) or a prefix (`orders/*`); a final `**` stands for a star of the name
+   * itself. A fence of another lease is refused, and of a fence by several leases the one that fits gives the token. Default:
+   * any lease, and of several the one with the lowest token.
+   */
+  readonly lease?: string | undefined
   /** The token sequence of the leases that guard this table. Terms of another sequence are refused. Default `default`. */
   readonly sequence?: string | undefined
 }
@@ -106,6 +113,7 @@ export class FencedRepository<
   readonly #rows: Kysely<AnyTable>
   readonly #table: GuardedTable
   readonly #sequence: string
+  readonly #guard: string | undefined
 
   constructor(db: Kysely<DB>, table: TB, options: RepositoryOptions<K> & FenceColumnOption<F>) {
     const key: readonly string[] = typeof options.key === 'string' ? [options.key] : options.key
@@ -120,6 +128,7 @@ export class FencedRepository<
     this.#rows = db as unknown as Kysely<AnyTable>
     this.#table = new GuardedTable(table, key, options.fenceColumn ?? 'fence_token', options.once ?? false)
     this.#sequence = options.sequence ?? 'default'
+    this.#guard = options.lease === undefined ? undefined : checkName('lease', options.lease)
   }
 
   /** The row, or undefined. A read needs no fence; pass a transaction to read inside it. */
@@ -163,11 +172,11 @@ export class FencedRepository<
     fence: Fence | FencedTransaction<DB>,
     rows: readonly NewRow<DB, TB, F>[],
   ): Promise<Selectable<DB[TB]>[]> {
-    this.#check(fence)
+    const under = this.#under(fence)
     if (rows.length === 0) return []
-    const insert = (builder: Builder) => this.#table.insert(builder, fence, rows).returningAll()
+    const insert = (builder: Builder) => this.#table.insert(builder, under, rows).returningAll()
     assertFitsOneStatement(rows, () => insert(this.#rows))
-    return (await this.#write(fence, insert)) as Selectable<DB[TB]>[]
+    return (await this.#write(fence, under, insert)) as Selectable<DB[TB]>[]
   }
 
   /** Changes one row. The row as it is then, or undefined when there is no row of that key. */
@@ -177,9 +186,9 @@ export class FencedRepository<
     patch: Patch<DB, TB, F>,
   ): Promise<Selectable<DB[TB]> | undefined> {
     const keyIs = this.#table.keyIs(key)
-    this.#check(fence)
-    const [row] = await this.#write(fence, (builder) =>
-      this.#table.update(builder, fence, patch).where(keyIs).returningAll(),
+    const under = this.#under(fence)
+    const [row] = await this.#write(fence, under, (builder) =>
+      this.#table.update(builder, under, patch).where(keyIs).returningAll(),
     )
     return row as Selectable<DB[TB]> | undefined
   }
@@ -190,11 +199,12 @@ export class FencedRepository<
     where: (eb: ExpressionBuilder<DB, TB>) => Expression<SqlBool>,
     patch: Patch<DB, TB, F>,
   ): Promise<number> {
-    this.#check(fence)
+    const under = this.#under(fence)
     const update = (builder: Builder) =>
-      this.#table.update(builder, fence, patch).where(where as unknown as Condition)
+      this.#table.update(builder, under, patch).where(where as unknown as Condition)
     return this.#count(
       fence,
+      under,
       async (rows) => {
         // Not execute(): that takes a count which the driver did not give for none.
         const { numAffectedRows } = await rows.executeQuery(update(rows))
@@ -211,9 +221,9 @@ export class FencedRepository<
    * changes is guarded like `update`.
    */
   async upsert(fence: Fence | FencedTransaction<DB>, row: NewRow<DB, TB, F>): Promise<Selectable<DB[TB]>> {
-    this.#check(fence)
-    const [written] = await this.#write(fence, (builder) =>
-      this.#table.upsert(builder, fence, row).returningAll(),
+    const under = this.#under(fence)
+    const [written] = await this.#write(fence, under, (builder) =>
+      this.#table.upsert(builder, under, row).returningAll(),
     )
     return this.#inserted(written)
   }
@@ -224,9 +234,9 @@ export class FencedRepository<
     key: RowKey<DB, TB, K>,
   ): Promise<Selectable<DB[TB]> | undefined> {
     const keyIs = this.#table.keyIs(key)
-    this.#check(fence)
-    const [row] = await this.#write(fence, (builder) =>
-      this.#table.delete(builder, fence).where(keyIs).returningAll(),
+    const under = this.#under(fence)
+    const [row] = await this.#write(fence, under, (builder) =>
+      this.#table.delete(builder, under).where(keyIs).returningAll(),
     )
     if (row === undefined) return undefined
     const { [guardColumn]: _, ...deleted } = row
@@ -238,11 +248,11 @@ export class FencedRepository<
     fence: Fence | FencedTransaction<DB>,
     where: (eb: ExpressionBuilder<DB, TB>) => Expression<SqlBool>,
   ): Promise<number> {
-    this.#check(fence)
+    const under = this.#under(fence)
     const remove = (builder: Builder) =>
-      this.#table.delete(builder, fence).where(where as unknown as Condition)
+      this.#table.delete(builder, under).where(where as unknown as Condition)
     // The guard stands in RETURNING, so the rows that come back are the count.
-    return this.#count(fence, async (rows) => (await remove(rows).execute()).length, remove)
+    return this.#count(fence, under, async (rows) => (await remove(rows).execute()).length, remove)
   }
 
   #inserted(row: unknown): Selectable<DB[TB]> {
@@ -258,23 +268,33 @@ export class FencedRepository<
     return (tx as Kysely<AnyTable> | undefined) ?? this.#rows
   }
 
-  #check(fence: Fence | FencedTransaction<DB>): void {
-    const { lease, sequence } = fence.term
-    if (sequence !== this.#sequence) throw new SequenceMismatchError(lease, this.#sequence, sequence)
+  /** The fence of the lease that guards this table. */
+  #under(fence: Fence | FencedTransaction<DB>): Fence {
     fence.assertHeld?.()
+    const guard = this.#guard
+    const terms = termsOf(fence)
+    const [first, ...others] = guard === undefined ? terms : terms.filter((term) => guards(guard, term.lease))
+    if (first === undefined) throw new ProtectedError('WRONG_LEASE', `table ${this.#table.name}`, guard)
+    // The lowest of several is older than every later term of any of them, and never refuses one of these.
+    const term = others.reduce((low, other) => (other.token < low.token ? other : low), first)
+    if (term.sequence !== this.#sequence) {
+      throw new SequenceMismatchError(term.lease, this.#sequence, term.sequence)
+    }
+    return { term }
   }
 
   /** Runs a guarded statement and returns its rows. */
-  #write(fence: Fence | FencedTransaction<DB>, write: GuardedWrite): Promise<AnyRow[]> {
+  #write(fence: Fence | FencedTransaction<DB>, under: Fence, write: GuardedWrite): Promise<AnyRow[]> {
     return this.#run(
       fence,
+      under,
       (rows) => write(rows).execute(),
       (rows) =>
         rows
           .with(writeName, write)
           .selectFrom(writeName)
           .selectAll()
-          .where(fenceCall(rows, fence), 'is not', null)
+          .where(fenceCall(rows, under), 'is not', null)
           .execute(),
     )
   }
@@ -282,15 +302,16 @@ export class FencedRepository<
   /** The number of rows of a guarded statement: as `within` counts them in a transaction, else as the database does. */
   #count(
     fence: Fence | FencedTransaction<DB>,
+    under: Fence,
     within: (rows: Kysely<AnyTable>) => Promise<number>,
     write: GuardedWrite,
   ): Promise<number> {
-    return this.#run(fence, within, async (rows) => {
+    return this.#run(fence, under, within, async (rows) => {
       const { count } = await rows
         .with(writeName, write)
         .selectFrom(writeName)
         .select((eb) => eb.cast<string>(eb.fn.countAll(), 'text').as('count'))
-        .where(fenceCall(rows, fence), 'is not', null)
+        .where(fenceCall(rows, under), 'is not', null)
         .executeTakeFirstOrThrow()
       return Number(count)
     })
@@ -299,10 +320,11 @@ export class FencedRepository<
   /** In the fenced transaction, or as a transaction of its own that carries the fence: one statement in one round trip. */
   async #run<T>(
     fence: Fence | FencedTransaction<DB>,
+    under: Fence,
     within: (rows: Kysely<AnyTable>) => Promise<T>,
     alone: (rows: Kysely<AnyTable>) => Promise<T>,
   ): Promise<T> {
-    const { term } = fence
+    const { term } = under
     if (isFencedTransaction(fence)) {
       return this.#ask({ term, stage: 'in transaction' }, () => within(this.#within(fence)))
     }
@@ -317,7 +339,7 @@ export class FencedRepository<
             // A write in a WITH clause is not for tables with rules. Nothing was written, so it may be a transaction instead.
             if (sqlStateOf(error) !== '0A000') throw error
             return rows.transaction().execute(async (tx) => {
-              await tx.selectNoFrom(fenceCall(tx, fence).as('token')).execute()
+              await tx.selectNoFrom(fenceCall(tx, under).as('token')).execute()
               return within(tx)
             })
           })
@@ -379,6 +401,12 @@ function assertFitsOneStatement(
     `${rows.length} rows make ${length} parameters, and one statement takes ${maxParameters}: insert them in several calls, in ` +
       'one fenced transaction',
   )
+}
+
+/** Whether a guard, a lease or a prefix, fits a lease. */
+function guards(guard: string, lease: string): boolean {
+  if (guard.endsWith('**')) return lease === guard.slice(0, -1)
+  return guard.endsWith('*') ? lease.startsWith(guard.slice(0, -1)) : lease === guard
 }
 
 function isFencedTransaction(fence: object): boolean {

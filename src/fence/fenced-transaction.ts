@@ -2,14 +2,14 @@ import type { IsolationLevel, Kysely, Transaction } from 'kysely'
 import type { Pool, PoolClient } from 'pg'
 import { isStandbyWarning } from '../database/connection.ts'
 import { InvalidArgumentError } from '../errors.ts'
-import type { Term } from '../lease/term.ts'
 import { quieten } from './client-watch.ts'
-import { type Fence, type FenceBounds, fenceLiteral } from './fence.ts'
+import { type Fence, type FenceBounds, fenceLiterals, termsOf } from './fence.ts'
 import {
   type Phase,
   abortedTransaction,
   cutOff,
   doubtfulCommit,
+  termAtFault,
   transactionFailure,
 } from './fence-failure.ts'
 import { guardedClient } from './guarded-client.ts'
@@ -66,7 +66,7 @@ export async function fencedTransaction<DB, T>(
       `isolationLevel must be one of ${isolationLevels.map((level) => `"${level}"`).join(', ')}; got "${isolationLevel as string}"`,
     )
   }
-  const statement = fenceLiteral(fence.term, options)
+  const statement = fenceLiterals(fence, options)
   fence.assertHeld?.()
   const progress = new Progress()
   try {
@@ -85,7 +85,8 @@ export async function fencedTransaction<DB, T>(
   } catch (error) {
     // A rollback that fails on a dead connection must not hide why it was rolled back.
     const first = progress.failure === undefined ? error : progress.failure.error
-    throw transactionFailure(first, progress.phase, fence.term, progress.connectionIsLost())
+    const term = termAtFault(first, termsOf(fence))
+    throw transactionFailure(first, progress.phase, term, progress.connectionIsLost())
   }
 }
 
@@ -125,7 +126,7 @@ async function onKysely<DB, T>(
       try {
         return await builder.execute(async (tx) => {
           try {
-            return await attempt(fence, progress, () => work(asFenced(tx, fence.term)))
+            return await attempt(fence, progress, () => work(asFenced(tx, fence)))
           } finally {
             watch.workIsDone()
           }
@@ -137,8 +138,11 @@ async function onKysely<DB, T>(
   )
 }
 
-function asFenced<DB>(tx: Transaction<DB>, term: Term): FencedTransaction<DB> {
-  return Object.defineProperty(tx, 'term', { value: term }) as FencedTransaction<DB>
+function asFenced<DB>(tx: Transaction<DB>, { term, terms }: Fence): FencedTransaction<DB> {
+  return Object.defineProperties(tx, {
+    term: { value: term },
+    terms: { value: terms },
+  }) as FencedTransaction<DB>
 }
 
 async function onPool<T>(

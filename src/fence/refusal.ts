@@ -5,8 +5,8 @@ import {
   ProtectedError,
   StaleTermError,
 } from '../errors.ts'
-import type { Fence } from './fence.ts'
-import { fenceFailure, protectedFailure } from './fence-failure.ts'
+import { type Fence, termsOf } from './fence.ts'
+import { fenceFailure, protectedFailure, termAtFault } from './fence-failure.ts'
 
 /** The SQLSTATEs of the fence. */
 const ours = /^FP00\d$/
@@ -39,7 +39,8 @@ export function refusalOf(error: unknown, fence?: Fence): FencepostError | undef
     const code = ['code', 'originalCode', 'sqlState', 'sqlstate'].map((key) => layer[key]).find(isOurs)
     if (code === undefined) continue
     const met = { code, detail: layer['detail'] }
-    const refusal = fence === undefined ? protectedFailure(met) : fenceFailure(met, fence.term)
+    const refusal =
+      fence === undefined ? protectedFailure(met) : fenceFailure(met, termAtFault(met, termsOf(fence)))
     if (refusal !== undefined) refusal.cause = error
     return refusal
   }
