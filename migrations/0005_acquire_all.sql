@@ -36,9 +36,16 @@ begin
   exception when sqlstate 'FP008' then
     v_granted := null;
   end;
+  if v_granted is null and v_refused is null then
+    -- What was held a moment ago has come free meanwhile: another attempt will tell.
+    return query
+      select n, null::bigint, 'contended', null::text, null::text, null::integer, null::bigint, null::bigint
+        from unnest(v_asked) n;
+    return;
+  end if;
   return query
     select r.name, r.token, r.reason, r.label, r.host, r.pid, r.since_ms, r.remaining_ms
-      from jsonb_to_recordset(coalesce(v_granted, v_refused, '[]')) r (
+      from jsonb_to_recordset(coalesce(v_granted, v_refused)) r (
         name text, token bigint, reason text, label text, host text, pid integer, since_ms bigint, remaining_ms bigint);
 end $$;
 

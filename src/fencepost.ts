@@ -377,7 +377,8 @@ export class Fencepost implements AsyncDisposable {
    * names, all different.
    *
    * @returns those that were granted, by name; a name that is missing is held by somebody else.
-   * @throws DatabaseError when one of the statements failed; what others were granted is given back then.
+   * @throws DatabaseError when one of the statements failed. What others were granted is given back then: before the error
+   * reaches the caller when the database answers, else as soon as it does.
    * @example
    * ```ts
    * const shards = await fencepost.acquireMany(['shard/1', 'shard/2', 'shard/3'], { ttl: '15s' })
@@ -393,7 +394,9 @@ export class Fencepost implements AsyncDisposable {
     const granted = answers.flatMap((answer) => (answer.status === 'fulfilled' ? (answer.value ?? []) : []))
     const failed = answers.find((answer) => answer.status === 'rejected')
     if (failed !== undefined) {
-      await this.releaseMany(granted)
+      const givenBack = this.releaseMany(granted)
+      const { code } = failed.reason as { code?: unknown }
+      if (code !== 'OUTCOME_UNKNOWN' && code !== 'DATABASE_UNAVAILABLE') await givenBack
       throw failed.reason
     }
     return new Map(granted.map((lease) => [lease.name, lease]))
@@ -512,20 +515,18 @@ async function underLeases<Held extends Lease | Leases, T>(
   work: (held: Held) => Promise<T>,
 ): Promise<T> {
   const leases: readonly Lease[] = held instanceof Leases ? [...held] : [held]
-  let isLost: boolean
+  let lost: Lease | undefined
   let result: T
-  let outcome: ReleaseOutcome | undefined
+  let outcomes: ReleaseOutcome[] = []
   try {
     result = await work(held)
-    isLost = leases.some((lease) => lease.state === 'lost')
+    lost = leases.find((lease) => lease.state === 'lost')
   } finally {
-    outcome = await held.release()
+    outcomes = await Promise.all(leases.map((lease) => lease.release()))
   }
   // "not-held" is how a loss comes out that no heartbeat has met yet.
-  if (isLost || outcome === 'not-held') {
-    const [first] = leases
-    throw held.signal.reason ?? new LeaseLostError(first!.name, first!.token, 'ended')
-  }
+  lost ??= leases[outcomes.indexOf('not-held')]
+  if (lost !== undefined) throw lost.signal.reason ?? new LeaseLostError(lost.name, lost.token, 'ended')
   return result
 }
 

@@ -6,7 +6,7 @@ import { type Duration, durationMs, show } from '../duration.ts'
 import { DatabaseError, FencepostError, InvalidArgumentError, OutcomeUnknownError } from '../errors.ts'
 import type { Term } from '../lease/term.ts'
 import { quieten, withWatchedSession } from './client-watch.ts'
-import type { Fence } from './fence.ts'
+import { type Fence, termsOf } from './fence.ts'
 import { connectFailure, fenceFailure, isConnectionLoss } from './fence-failure.ts'
 
 export interface AnnounceOptions {
@@ -62,18 +62,24 @@ export async function announce<DB>(
   options: AnnounceOptions = {},
 ): Promise<void> {
   const waitMs = durationMs('wait', options.wait ?? 30_000, { minMs: 0, maxMs: dayMs })
-  const send = sender(fence.term, db)
+  // Several terms one after the other, each for good: those that were announced before one is refused stay announced.
+  const sends = termsOf(fence).map((term) => ({ term, send: sender(term, db) }))
   fence.assertHeld?.()
+  // oxlint-disable-next-line no-await-in-loop -- One connection is enough, and each may have to wait.
+  for (const { term, send } of sends) await announceTerm(term, send, waitMs)
+}
+
+async function announceTerm(term: Term, send: Send, waitMs: number): Promise<void> {
   for (let attempt = 1; ; attempt += 1) {
     const progress: Progress = { isSent: false, isLost: undefined, isDoubtful: false }
     try {
       await send(waitMs, progress)
-      if (progress.isDoubtful) throw unknownOutcome(fence.term, 'a synchronous standby may not have it')
+      if (progress.isDoubtful) throw unknownOutcome(term, 'a synchronous standby may not have it')
       return
     } catch (error) {
       const sqlState = sqlStateOf(error)
       if (attempt < attempts && sqlState !== '55P03' && isRetryable(sqlState)) continue
-      throw announceFailure(error, fence.term, waitMs, progress)
+      throw announceFailure(error, term, waitMs, progress)
     }
   }
 }

@@ -17,14 +17,14 @@ import type { Term } from '../lease/term.ts'
 import { withWatchedSession } from './client-watch.ts'
 import { checkName } from '../lease/name.ts'
 import { type Fence, termsOf } from './fence.ts'
-import { doubtfulCommit } from './fence-failure.ts'
+import { doubtfulCommit, termAtFault } from './fence-failure.ts'
 import type { FencedTransaction } from './fenced-transaction.ts'
 import {
   type AnyTable,
   type Builder,
   type Condition,
   GuardedTable,
-  fenceCall,
+  fenceCalls,
   guardColumn,
   writeName,
 } from './guarded-table.ts'
@@ -55,8 +55,8 @@ export interface RepositoryOptions<K extends string> {
   readonly once?: boolean | undefined
   /**
    * Which leases guard this table: one (`settlement`) or a prefix (`orders/*`); a final `**` stands for a star of the name
-   * itself. A fence of another lease is refused, and of a fence by several leases the one that fits gives the token. Default:
-   * any lease, and of several the one with the lowest token.
+   * itself. A fence of another lease is refused, and of a fence by several leases the one that fits gives the token, of
+   * several that fit the one with the lowest. Needed for writes under several leases; default: any lease.
    */
   readonly lease?: string | undefined
   /** The token sequence of the leases that guard this table. Terms of another sequence are refused. Default `default`. */
@@ -273,6 +273,13 @@ export class FencedRepository<
     fence.assertHeld?.()
     const guard = this.#guard
     const terms = termsOf(fence)
+    if (guard === undefined && terms.length > 1) {
+      throw new InvalidArgumentError(
+        'fence',
+        terms.map((term) => term.lease),
+        `the fence is of several leases: say which of them guards "${this.#table.name}", with the option "lease" of the repository`,
+      )
+    }
     const [first, ...others] = guard === undefined ? terms : terms.filter((term) => guards(guard, term.lease))
     if (first === undefined) throw new ProtectedError('WRONG_LEASE', `table ${this.#table.name}`, guard)
     // The lowest of several is older than every later term of any of them, and never refuses one of these.
@@ -294,7 +301,7 @@ export class FencedRepository<
           .with(writeName, write)
           .selectFrom(writeName)
           .selectAll()
-          .where(fenceCall(rows, under), 'is not', null)
+          .where((eb) => eb.and(fenceCalls(rows, fence).map((call) => eb(call, 'is not', null))))
           .execute(),
     )
   }
@@ -311,7 +318,7 @@ export class FencedRepository<
         .with(writeName, write)
         .selectFrom(writeName)
         .select((eb) => eb.cast<string>(eb.fn.countAll(), 'text').as('count'))
-        .where(fenceCall(rows, under), 'is not', null)
+        .where((eb) => eb.and(fenceCalls(rows, fence).map((call) => eb(call, 'is not', null))))
         .executeTakeFirstOrThrow()
       return Number(count)
     })
@@ -326,10 +333,10 @@ export class FencedRepository<
   ): Promise<T> {
     const { term } = under
     if (isFencedTransaction(fence)) {
-      return this.#ask({ term, stage: 'in transaction' }, () => within(this.#within(fence)))
+      return this.#ask({ term, fence, stage: 'in transaction' }, () => within(this.#within(fence)))
     }
     // An answer that is lost leaves the outcome unknown, a session that cannot be had does not.
-    const step: Step = { term, stage: 'connecting' }
+    const step: Step = { term, fence, stage: 'connecting' }
     return this.#ask(step, () =>
       this.#rows.connection().execute((rows) =>
         withWatchedSession(rows, async (watch) => {
@@ -339,7 +346,8 @@ export class FencedRepository<
             // A write in a WITH clause is not for tables with rules. Nothing was written, so it may be a transaction instead.
             if (sqlStateOf(error) !== '0A000') throw error
             return rows.transaction().execute(async (tx) => {
-              await tx.selectNoFrom(fenceCall(tx, under).as('token')).execute()
+              // oxlint-disable-next-line no-await-in-loop -- One session, one statement at a time.
+              for (const call of fenceCalls(tx, fence)) await tx.selectNoFrom(call.as('token')).execute()
               return within(tx)
             })
           })
@@ -355,7 +363,7 @@ export class FencedRepository<
       return await query()
     } catch (error) {
       throw repositoryFailure(error, {
-        term: step.term,
+        term: step.fence === undefined ? step.term : termAtFault(error, termsOf(step.fence)),
         stage: step.stage,
         isConnectionLost: step.watch?.isLost,
         table: this.#table.name,
@@ -379,6 +387,7 @@ type GuardedWrite = (
 
 interface Step {
   readonly term: Term | undefined
+  readonly fence?: Fence
   stage: RepositoryStep['stage']
   watch?: { readonly isLost: boolean | undefined }
 }

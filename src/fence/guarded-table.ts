@@ -11,7 +11,8 @@ import type {
   UpdateResult,
 } from 'kysely'
 import { InvalidArgumentError } from '../errors.ts'
-import { type Fence, fenceStatement } from './fence.ts'
+import type { Term } from '../lease/term.ts'
+import { type Fence, fenceStatement, termsOf } from './fence.ts'
 
 /** A table as the builders see it here: the caller's types are checked at the door, its real name is passed on. */
 export interface AnyTable {
@@ -143,16 +144,20 @@ function tokenOf(eb: AnyBuilder, fence: Fence) {
 export const writeName = 'fencepostwrite' as const
 
 /**
- * The fence as a sub-query that depends on no row, for a condition that always holds: `where (…) is not null`. PostgreSQL
+ * The fence as sub-queries that depend on no row, one for each term, for a condition that always holds: `where (…) is not null`. PostgreSQL
  * evaluates it once, before it looks at the first row, and also when there is none. On a SELECT from a write in a WITH
  * clause, that is before the write begins: before the triggers of the table, protected or not, and before any function in
  * the caller's condition.
  */
-export function fenceCall(
+export function fenceCalls(
   rows: Builder,
   fence: Fence,
-): SelectQueryBuilder<AnyTable, never, { token: string }> {
-  const [lease, token, holderId] = fenceStatement(fence.term).values
+): SelectQueryBuilder<AnyTable, never, { token: string }>[] {
+  return termsOf(fence).map((term) => fenceCall(rows, term))
+}
+
+function fenceCall(rows: Builder, term: Term): SelectQueryBuilder<AnyTable, never, { token: string }> {
+  const [lease, token, holderId] = fenceStatement(term).values
   return rows.selectNoFrom((eb) =>
     eb
       .fn<string>('fencepost.fence', [

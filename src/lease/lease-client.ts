@@ -99,38 +99,57 @@ export class LeaseClient<L extends HeldLease> {
     signal?.throwIfAborted()
     const stop = signal === undefined ? closing : AbortSignal.any([signal, closing])
     const patience = new Patience(this.#options.clock, waitMs, stop)
-    const turns = new Turns()
-    // Always in one order, so that two that ask for the same names do not wait for each other for ever.
-    let entering = ''
     try {
-      for (entering of request.names.toSorted()) {
-        // Without a pause where nobody is in the way, so that callers stand in the line in the order in which they asked.
-        let turn = this.#line.tryEnter(entering)
-        // oxlint-disable-next-line no-await-in-loop -- One after the other is the point.
-        if (turn === undefined && waitMs > 0) turn = await this.#line.enter(entering, patience)
-        if (turn === undefined) {
-          turns.leave()
-          return this.#busyHere(entering, patience)
-        }
-        turns.add(entering, turn)
-      }
-      return await this.#contend(request, turns, patience, stop)
-    } catch (error) {
-      turns.leave()
-      if (!(error instanceof PatienceOver)) throw error
-      return this.#busyHere(entering, patience)
+      const turns = await this.#enter(request, patience)
+      return turns instanceof Turns
+        ? await this.#contend(request, turns, patience, stop)
+        : this.#busyHere(turns, patience)
     } finally {
       patience.done()
+    }
+  }
+
+  /**
+   * The turns of all names, or the name of one that is busy in this process when there is no patience for it. While it waits
+   * for one turn it keeps no other: whoever holds that one may want the others next.
+   */
+  async #enter(
+    request: AcquireRequest,
+    patience: Patience,
+    kept?: { readonly name: string; readonly turn: Turn },
+  ): Promise<Turns | string> {
+    let own = kept
+    for (;;) {
+      const turns = new Turns()
+      if (own !== undefined) turns.add(own.name, own.turn)
+      // Without a pause where nobody is in the way, so that callers stand in line in the order in which they asked.
+      const busy = request.names.find((name) => {
+        if (name === own?.name) return false
+        const turn = this.#line.tryEnter(name)
+        if (turn !== undefined) turns.add(name, turn)
+        return turn === undefined
+      })
+      if (busy === undefined) return turns
+      turns.leave()
+      if (request.waitMs === 0) return busy
+      try {
+        // oxlint-disable-next-line no-await-in-loop -- One after the other is the point.
+        own = { name: busy, turn: await this.#line.enter(busy, patience) }
+      } catch (error) {
+        if (error instanceof PatienceOver) return busy
+        throw error
+      }
     }
   }
 
   /** Tries until granted or out of patience. The turns are kept by the leases, or given up. */
   async #contend(
     request: AcquireRequest,
-    turns: Turns,
+    entered: Turns,
     patience: Patience,
     stop: AbortSignal,
   ): Promise<L[] | NotAcquiredError> {
+    let turns = entered
     let refused: { readonly name: string; readonly contender: Contender } | undefined
     let failure: RequestFailure | undefined
     for (let tries = 1; ; tries += 1) {
@@ -147,6 +166,8 @@ export class LeaseClient<L extends HeldLease> {
         const { name, refusal } = outcome
         refused = { name, contender: refusal.contender }
         failure = undefined
+        // Nobody here can have that one for now; the others are free for others.
+        turns.leaveAllBut(name)
         if (refusal.reason === 'sequence') {
           throw new SequenceMismatchError(name, request.sequence, refusal.contender.label ?? 'unknown')
         }
@@ -159,7 +180,7 @@ export class LeaseClient<L extends HeldLease> {
         if (asking.isOver) {
           // The attempt may still be on the wire. Its leases go straight back, and nobody else in this process asks
           // for the names before that is settled.
-          void this.#abandon(attempt, turns.taken())
+          void this.#abandon(attempt, turns)
           if (!(error instanceof PatienceOver)) throw error
           return this.#notAcquired(request, patience, refused, failure)
         }
@@ -176,6 +197,9 @@ export class LeaseClient<L extends HeldLease> {
       }
       try {
         await patience.sleep(pauseMs)
+        const again = turns.isWhole ? turns : await this.#enter(request, patience, turns.kept)
+        if (!(again instanceof Turns)) return this.#notAcquired(request, patience, refused, failure)
+        turns = again
       } catch (impatience) {
         turns.leave()
         if (!(impatience instanceof PatienceOver)) throw impatience
@@ -216,7 +240,7 @@ export class LeaseClient<L extends HeldLease> {
   async #abandon(attempt: Promise<{ readonly leases: L[] } | object>, turns: Turns): Promise<void> {
     try {
       const outcome = await attempt
-      if ('leases' in outcome) await Promise.all(outcome.leases.map((lease) => lease.release()))
+      if ('leases' in outcome) await Promise.allSettled(outcome.leases.map((lease) => lease.release()))
     } catch {
       // The caller has been told that it got no lease; a request without an answer is settled by its holder.
     } finally {
@@ -230,6 +254,8 @@ export class LeaseClient<L extends HeldLease> {
     turns: Turns,
   ): Promise<{ readonly leases: L[] } | (AcquireAllAnswer & { readonly isGranted: false })> {
     const { names, sequence, ttlMs } = request
+    // As they are now: when nobody waits any more, they are given up elsewhere.
+    const held = names.map((name) => turns.of(name))
     for (let rejoins = 0; ; rejoins += 1) {
       const seat = await this.#seat(ttlMs)
       try {
@@ -239,7 +265,7 @@ export class LeaseClient<L extends HeldLease> {
           const terms = names.map((lease, index): Term => {
             return { lease, token: answer.tokens[index]!, holderId: seat.holder.id, sequence }
           })
-          return { leases: terms.map((term) => this.#lease(term, seat, turns.of(term.lease))) }
+          return { leases: terms.map((term, index) => this.#lease(term, seat, held[index]!)) }
         }
         // The answer came too late to be trusted. The holder is ended, and the terms with it.
         seat.holder.lose('expired')
@@ -308,13 +334,18 @@ async function ask(seat: Seat, names: readonly string[], sequence: string): Prom
 }
 
 function show({ names }: AcquireRequest): string {
-  const list = names.map((name) => `"${name}"`).join(', ')
-  return names.length === 1 ? `lease ${list}` : `leases ${list}`
+  const list = names
+    .slice(0, 3)
+    .map((name) => `"${name}"`)
+    .join(', ')
+  if (names.length === 1) return `lease ${list}`
+  return names.length > 3 ? `leases ${list} and ${names.length - 3} more` : `leases ${list}`
 }
 
 /** The turns of one caller, by name. */
 class Turns {
   readonly #turns = new Map<string, Turn>()
+  #kept: { readonly name: string; readonly turn: Turn } | undefined
 
   add(name: string, turn: Turn): void {
     this.#turns.set(name, turn)
@@ -322,6 +353,15 @@ class Turns {
 
   of(name: string): Turn {
     return this.#turns.get(name)!
+  }
+
+  /** False when some have been left and one was kept. */
+  get isWhole(): boolean {
+    return this.#kept === undefined
+  }
+
+  get kept(): { readonly name: string; readonly turn: Turn } | undefined {
+    return this.#kept
   }
 
   asks(nowMs: number): void {
@@ -336,11 +376,10 @@ class Turns {
     for (const turn of this.#turns.values()) turn.leave()
   }
 
-  /** The same turns for somebody else to leave: this one's leave() does nothing from now on. */
-  taken(): Turns {
-    const taken = new Turns()
-    for (const [name, turn] of this.#turns) taken.add(name, turn)
-    this.#turns.clear()
-    return taken
+  leaveAllBut(name: string): void {
+    const turn = this.#turns.get(name)
+    if (turn === undefined || this.#turns.size === 1) return
+    for (const other of this.#turns.values()) if (other !== turn) other.leave()
+    this.#kept = { name, turn }
   }
 }

@@ -5,6 +5,7 @@ import {
   type Lease,
   LeaseLostError,
   ProtectedError,
+  announce,
   fencedTransaction,
 } from '../../src/index.ts'
 import { useDatabase } from '../support/database.ts'
@@ -147,6 +148,57 @@ describe('acquireAll', () => {
     expect(order).toEqual(['all', 'last'])
   })
 
+  test('keeps no other lease from callers of its process while it waits for one that is held there', async () => {
+    const fencepost = await database.open()
+    const [a, b] = uniqueNames(2) as [string, string]
+    const held = await fencepost.acquire(b)
+    const waiting = fencepost.acquireAll([a, b])
+    // Whoever holds b may want a next: both would wait for ever.
+    await using next = await fencepost.acquire(a, { wait: '10s' })
+    await next.release()
+    await held.release()
+    await using leases = await waiting
+    expect(leases.isHeld).toBe(true)
+  })
+
+  test('keeps no other lease from callers of its process while it waits for one that is held elsewhere', async () => {
+    const [fencepost, other] = [await database.open(), await database.open()]
+    const [a, b] = uniqueNames(2) as [string, string]
+    const held = await other.acquire(b)
+    const waiting = fencepost.acquireAll([a, b])
+    await expect
+      .poll(async () => {
+        await using free = await fencepost.tryAcquire(a)
+        return free?.isHeld
+      })
+      .toBe(true)
+    await held.release()
+    await using leases = await waiting
+    expect(leases.isHeld).toBe(true)
+  })
+
+  test('answers yes or no while one of them is taken and given back all the time', async () => {
+    const [fencepost, other] = [await database.open(), await database.open()]
+    const names = uniqueNames(3)
+    const done = new AbortController()
+    const toggling = (async () => {
+      while (!done.signal.aborted) {
+        const lease = await other.tryAcquire(names[1]!)
+        await lease?.release()
+      }
+    })()
+    let granted = 0
+    for (let tries = 0; tries < 400; tries += 1) {
+      const leases = await fencepost.tryAcquireAll(names)
+      if (leases === null) continue
+      granted += 1
+      await leases.release()
+    }
+    done.abort()
+    await toggling
+    expect(granted).toBeGreaterThan(0)
+  })
+
   test('that is aborted leaves nothing behind', async () => {
     const [fencepost, other] = [await database.open(), await database.open()]
     const names = uniqueNames(2)
@@ -232,6 +284,7 @@ describe('withLeases', () => {
       await database.query('update fencepost.lease set token = token + 1000 where name = $1', [names[1]])
     })
     await expect(work).rejects.toBeInstanceOf(LeaseLostError)
+    await expect(work).rejects.toMatchObject({ lease: names[1] })
   })
 
   test('tells its work as soon as they are lost', async () => {
@@ -323,6 +376,37 @@ describe('a transaction under several leases', () => {
     await expect(leases.fence(session)).rejects.toMatchObject({ code: 'STALE_TERM', lease: stale })
     await session.query('rollback')
     await database.query('update fencepost.lease set token = token - 1 where name = $1', [stale])
+  })
+
+  test.each(names)(
+    'is refused for one statement of a repository as well when the term of %s is stale',
+    async (stale) => {
+      const fencepost = await database.open()
+      await using leases = await fencepost.acquireAll(names)
+      const left = new Left(db(), 'left_side', { key: 'id', lease: 'left' })
+      expect(await left.update(leases, 1, { amount: 11 })).toMatchObject({ amount: 11 })
+      await database.query('update fencepost.lease set token = token + 1 where name = $1', [stale])
+      const bare = { term: leases.term, terms: leases.terms }
+      const refusal = { code: 'STALE_TERM', lease: stale, token: leases.get(stale).token }
+      await expect(left.update(bare, 1, { amount: 12 })).rejects.toMatchObject(refusal)
+      await expect(announce(bare, database.newPool())).rejects.toMatchObject(refusal)
+      await database.query('update fencepost.lease set token = token - 1 where name = $1', [stale])
+      await announce(bare, database.newPool())
+      expect(await database.query('select amount from left_side')).toEqual([{ amount: 11 }])
+    },
+  )
+
+  test('needs a repository to say which of them guards its table', async () => {
+    const fencepost = await database.open()
+    await using leases = await fencepost.acquireAll(names)
+    const kysely = db()
+    const left = new Left(kysely, 'left_side', { key: 'id' })
+    const refusal = { code: 'INVALID_ARGUMENT', argument: 'fence' }
+    await expect(left.update(leases, 1, { amount: 0 })).rejects.toMatchObject(refusal)
+    await expect(leases.transaction(kysely, (tx) => left.update(tx, 1, { amount: 0 }))).rejects.toMatchObject(
+      refusal,
+    )
+    expect(await left.update(leases.get('left'), 1, { amount: 1 })).toMatchObject({ amount: 1 })
   })
 
   test('of leases that do not guard the table is refused by the repository, and by the table', async () => {
