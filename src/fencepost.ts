@@ -1,6 +1,6 @@
 import { hostname } from 'node:os'
-import { Client, type ClientConfig } from 'pg'
 import { systemClock } from './clock.ts'
+import { type ConnectOptions, connectionConfig } from './database/connect-options.ts'
 import { Connection, type TextRow } from './database/connection.ts'
 import { RequestFailure, describeFailure } from './database/failure.ts'
 import type { MigrateOptions, MigrateResult } from './database/migrate.ts'
@@ -28,14 +28,6 @@ import { type LeaseInfo, listLeases, readLeaseInfo } from './lease/lease-list.ts
 import { checkName } from './lease/name.ts'
 import { type HolderIdentity, Protocol } from './lease/protocol.ts'
 import { type Logger, harmless, silent } from './logger.ts'
-
-/** Where the leases live. */
-export interface ConnectOptions {
-  /** A `postgres://` URL. Default: the environment variable FENCEPOST_DATABASE_URL, else DATABASE_URL. */
-  readonly connectionString?: string | undefined
-  /** Settings for `pg` (host, port, user, password, ssl …), instead of or beside the URL. */
-  readonly connection?: ClientConfig | undefined
-}
 
 export interface OpenOptions extends ConnectOptions {
   /** TTL of leases that do not name their own. 1 s to 1 day, default 30 s. */
@@ -548,42 +540,4 @@ function checkMeta(meta: unknown): Readonly<Record<string, unknown>> {
     // Circular, or with a bigint: not JSON.
   }
   throw new InvalidArgumentError('meta', meta, 'meta must be an object of at most 8192 characters of JSON')
-}
-
-function connectionConfig(options: ConnectOptions): ClientConfig {
-  const { connectionString, connection } = options
-  const url =
-    connectionString ??
-    (connection === undefined
-      ? process.env['FENCEPOST_DATABASE_URL'] || process.env['DATABASE_URL'] || undefined
-      : undefined)
-  if (url === undefined && connection === undefined) {
-    throw new InvalidArgumentError(
-      'connectionString',
-      url,
-      'no database is named: pass connectionString, or set FENCEPOST_DATABASE_URL or DATABASE_URL',
-    )
-  }
-  if (url !== undefined && !isDatabaseUrl(url)) {
-    // The value is not shown: a malformed URL may still hold a password.
-    throw new InvalidArgumentError(
-      'connectionString',
-      undefined,
-      'connectionString must be a well-formed URL that begins with postgres:// or postgresql://',
-    )
-  }
-  return { ...connection, ...(url === undefined ? {} : { connectionString: url }) }
-}
-
-/** By the judgement of `pg` itself, which also takes URLs of Unix sockets that a browser would not. */
-function isDatabaseUrl(url: string): boolean {
-  if (!/^postgres(ql)?:\/\//.test(url)) return false
-  try {
-    // oxlint-disable-next-line no-new -- It reads the URL and does not connect.
-    new Client({ connectionString: url })
-    return true
-  } catch (error) {
-    // A certificate file that is not there is no fault of the form.
-    return error instanceof Error && 'code' in error && error.code !== 'ERR_INVALID_URL'
-  }
 }

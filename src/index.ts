@@ -1,10 +1,5 @@
-export {
-  Fencepost,
-  type AcquireOptions,
-  type ConnectOptions,
-  type LeaseOptions,
-  type OpenOptions,
-} from './fencepost.ts'
+export { Fencepost, type AcquireOptions, type LeaseOptions, type OpenOptions } from './fencepost.ts'
+export type { ConnectOptions } from './database/connect-options.ts'
 export { Lease } from './fence/lease.ts'
 export { Leases } from './fence/leases.ts'
 export type { LeaseEvents, LeaseState, ReleaseOutcome } from './lease/held-lease.ts'

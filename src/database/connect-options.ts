@@ -1,0 +1,53 @@
+import { Client, type ClientConfig } from 'pg'
+import { InvalidArgumentError } from '../errors.ts'
+
+/** Where the leases live. */
+export interface ConnectOptions {
+  /** A `postgres://` URL. Default: the environment variable FENCEPOST_DATABASE_URL, else DATABASE_URL. */
+  readonly connectionString?: string | undefined
+  /** Settings for `pg` (host, port, user, password, ssl …), instead of or beside the URL. */
+  readonly connection?: ClientConfig | undefined
+}
+
+/**
+ * What `pg` connects with, from options or the environment.
+ *
+ * @throws InvalidArgumentError when no database is named, or its URL cannot be read.
+ */
+export function connectionConfig(options: ConnectOptions): ClientConfig {
+  const { connectionString, connection } = options
+  const url =
+    connectionString ??
+    (connection === undefined
+      ? process.env['FENCEPOST_DATABASE_URL'] || process.env['DATABASE_URL'] || undefined
+      : undefined)
+  if (url === undefined && connection === undefined) {
+    throw new InvalidArgumentError(
+      'connectionString',
+      url,
+      'no database is named: pass connectionString, or set FENCEPOST_DATABASE_URL or DATABASE_URL',
+    )
+  }
+  if (url !== undefined && !isDatabaseUrl(url)) {
+    // The value is not shown: a malformed URL may still hold a password.
+    throw new InvalidArgumentError(
+      'connectionString',
+      undefined,
+      'connectionString must be a well-formed URL that begins with postgres:// or postgresql://',
+    )
+  }
+  return { ...connection, ...(url === undefined ? {} : { connectionString: url }) }
+}
+
+/** By the judgement of `pg` itself, which also takes URLs of Unix sockets that a browser would not. */
+function isDatabaseUrl(url: string): boolean {
+  if (!/^postgres(ql)?:\/\//.test(url)) return false
+  try {
+    // oxlint-disable-next-line no-new -- It reads the URL and does not connect.
+    new Client({ connectionString: url })
+    return true
+  } catch (error) {
+    // A certificate file that is not there is no fault of the form.
+    return error instanceof Error && 'code' in error && error.code !== 'ERR_INVALID_URL'
+  }
+}
