@@ -190,11 +190,6 @@ begin
   return p_token;
 end $$;
 
--- The leases of fences of the form TOKEN:HOLDER:LEASE.
-create function fencepost.leases_of(p_fences text[]) returns text[]
-language sql immutable parallel safe as
-$$ select array_agg(substr(f, length(split_part(f, ':', 1)) + length(split_part(f, ':', 2)) + 3)) from unnest(p_fences) f $$;
-
 -- Where the check of a guard leaves the token for stamps, for the transaction: what is written under several leases, even in
 -- one statement, carries the token of the lease that guards it.
 create function fencepost.token_setting(p_guard text) returns text
@@ -239,7 +234,7 @@ begin
               hint = 'It has the form TOKEN:HOLDER:LEASE. See "fencepost env".';
     end if;
     if not (case p_kind when 'lease' then v_lease = p_literal else starts_with(v_lease, p_literal) end) then
-      v_others := v_others || v_fence;
+      v_others := v_others || v_lease;
       continue;
     end if;
     if v_lowest is null or v_token::bigint < v_lowest::bigint then
@@ -260,7 +255,7 @@ begin
   end loop;
   if v_lowest is null then
     raise exception '% is protected: it is written under lease "%" only, and this transaction is fenced by "%"',
-      p_what, p_guard, array_to_string(fencepost.leases_of(v_others), '", "')
+      p_what, p_guard, array_to_string(v_others, '", "')
       using errcode = 'FP006',
             detail = json_build_object('by', 'wall', 'what', p_what, 'guard', p_guard)::text,
             hint = 'Write it under a lease that guards it.';
@@ -323,8 +318,8 @@ begin
   select array_agg(substr(f, length(split_part(f, ':', 1)) + length(split_part(f, ':', 2)) + 3)) into v_leases
     from unnest(string_to_array(current_setting('fencepost.fence', true), E'\n')) f;
   execute format(
-    'select true, x.lease from (select (%2$s) collate "C" as lease from %1$s r%3$s) x where x.lease is null or x.lease <> all ($1) limit 1',
-    'rows', TG_ARGV[1], case TG_OP when 'UPDATE' then format(' union all select (%s) collate "C" from former r', TG_ARGV[1]) else '' end)
+    'select true, x.lease from (select (%s) collate "C" as lease from rows r%s) x where x.lease is null or x.lease <> all ($1) limit 1',
+    TG_ARGV[1], case TG_OP when 'UPDATE' then format(' union all select (%s) collate "C" from former r', TG_ARGV[1]) else '' end)
     into v_found, v_other using v_leases;
   if v_found then
     raise exception 'table %.% is guarded by "%": a row belongs to %, and this transaction is fenced by "%"',
@@ -795,7 +790,7 @@ begin
            cross join lateral read_guard(s.guard) g
            where not exists (
              select from unnest(string_to_array(current_setting('fencepost.fence', true), E'\n')) f
-              cross join lateral (select (leases_of(array[f]))[1] as lease) l
+              cross join lateral (select substr(f, length(split_part(f, ':', 1)) + length(split_part(f, ':', 2)) + 3) as lease) l
               where case g.kind when 'lease' then l.lease = g.literal else starts_with(l.lease, g.literal) end
                 and is_current_term(l.lease, split_part(f, ':', 1)::bigint, split_part(f, ':', 2)::uuid))
         loop
@@ -946,7 +941,6 @@ drop function fencepost.stamp();
 drop function fencepost.guard_rows();
 drop function fencepost.guard();
 drop function fencepost.require_fence(text, text, text, text);
-drop function fencepost.leases_of(text[]);
 drop function fencepost.bound_transaction(interval, timestamptz, bigint, bigint);
 drop function fencepost.template_expression(text, regclass, text);
 drop function fencepost.read_guard(text);

@@ -17,12 +17,7 @@ language plpgsql security definer
 set search_path = fencepost, pg_temp as $$
 begin
   -- An announcement that was answered must survive a crash, and a commit in doubt must not look like a commit.
-  if current_setting('synchronous_commit') in ('off', 'local') then
-    perform set_config('synchronous_commit', 'on', true);
-  end if;
-  if current_setting('client_min_messages') = 'error' then
-    perform set_config('client_min_messages', 'warning', true);
-  end if;
+  perform be_certain();
   if p_wait_ms is not null then
     perform set_config('lock_timeout', greatest(1, p_wait_ms)::text, true);
   end if;
@@ -92,9 +87,7 @@ language plpgsql security definer
 set search_path = fencepost, pg_temp
 set plan_cache_mode = force_generic_plan as $$
 begin
-  if current_setting('synchronous_commit') in ('off', 'local') then
-    perform set_config('synchronous_commit', 'on', true);
-  end if;
+  perform be_certain();
   perform set_config('lock_timeout', greatest(1, p_wait_ms)::text, true);
   insert into resource (name, token)
   select p_name, p_token

@@ -22,6 +22,20 @@ create table if not exists fencepost.highest_token (
 create function fencepost.schema_version() returns integer
 language sql immutable parallel safe as 'select 1';
 
+-- Makes the answer of the calling function trustworthy, whatever the session's settings: its commit waits for the disk,
+-- and a cancelled wait for a synchronous standby, which PostgreSQL reports as a warning only, reaches the client.
+create function fencepost.be_certain() returns void
+language plpgsql
+set search_path = fencepost, pg_temp as $$
+begin
+  if current_setting('synchronous_commit') in ('off', 'local') then
+    perform set_config('synchronous_commit', 'on', true);
+  end if;
+  if current_setting('client_min_messages') = 'error' then
+    perform set_config('client_min_messages', 'warning', true);
+  end if;
+end $$;
+
 -- The advisory lock key of a lease: shared by its open fenced transactions, exclusive for a term that announces itself.
 create function fencepost.fence_key(p_name text) returns integer
 language sql immutable parallel safe as
@@ -130,6 +144,7 @@ drop function fencepost.refuse_stale(text, bigint, bigint);
 drop function fencepost.is_current_term(text, bigint, uuid);
 drop function fencepost.hold_term(text, bigint, uuid, boolean);
 drop function fencepost.fence_key(text);
+drop function fencepost.be_certain();
 drop function fencepost.schema_version();
 -- 0003_protected_tables.sql brings it, and leaves it as it was before in a database that holds leases.
 drop function if exists fencepost.fence(text, bigint, uuid, bigint, bigint);

@@ -7,7 +7,7 @@ import { connectionEnvironment, execute, fenceOptions } from '../../src/cli/demo
 import type { Fence } from '../../src/fence/fence.ts'
 import { Fencepost, type Token } from '../../src/index.ts'
 import { SqlHolder } from '../support/sql-holder.ts'
-import { DebianServer, debianBinaries } from './debian-server.ts'
+import { DebianServer, debianBinaries } from '../support/debian-server.ts'
 
 const binaries = debianBinaries()
 const reason = binaries === undefined ? " (skipped: Debian's PostgreSQL is not installed)" : ''
@@ -33,7 +33,7 @@ describe.skipIf(binaries === undefined).each([reason])('pg_dump and pg_restore%s
   })
   afterAll(async () => {
     await client?.end()
-    await server?.stop()
+    await server?.[Symbol.asyncDispose]()
     if (folder !== undefined) await rm(folder, { recursive: true, force: true })
   })
   beforeEach(async () => {

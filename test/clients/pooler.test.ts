@@ -24,7 +24,7 @@ describe.skipIf(reason !== undefined).each([why])('behind PgBouncer in transacti
       (id integer primary key generated always as identity, balance integer not null, fence_token bigint not null)`)
     await database.query('insert into fencepost_demo (id, balance) values (1, 100)')
     await database.query(`select fencepost.protect('fencepost_demo', 'pooled')`)
-    bouncer = await PgBouncer.start(database.url, 2)
+    bouncer = await PgBouncer.start(database.url)
   })
   afterAll(() => bouncer?.stop())
 

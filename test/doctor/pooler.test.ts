@@ -3,11 +3,10 @@ import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vit
 import { eventually } from '../support/cli.ts'
 import { useDatabase } from '../support/database.ts'
 import { PgBouncer, pgbouncerReason } from '../support/pgbouncer.ts'
-import { startToldPooler } from './told-pooler.ts'
 import { applyFix, examineAt, findingOf, run, troubles } from './patient.ts'
 
 const reason = pgbouncerReason()
-if (reason !== undefined) console.log(`the doctor's tests behind a pooler are skipped: ${reason}`)
+const why = reason === undefined ? '' : ` (skipped: ${reason})`
 
 const database = useDatabase()
 
@@ -16,11 +15,11 @@ test('without a pooler none is found', async () => {
 })
 
 // Skipped only where PgBouncer is not installed; CI installs it.
-describe.skipIf(reason !== undefined)('behind PgBouncer in transaction mode', () => {
+describe.skipIf(reason !== undefined).each([why])('behind PgBouncer in transaction mode%s', () => {
   let bouncer: PgBouncer
 
   beforeAll(async () => {
-    bouncer = await PgBouncer.start(database.url, 3)
+    bouncer = await PgBouncer.start(database.url, { default_pool_size: '3' })
     await run(database.url, [
       'create table accounts (id integer primary key)',
       `select fencepost.protect('accounts', 'settlement')`,
@@ -107,7 +106,7 @@ describe.skipIf(reason !== undefined)('behind PgBouncer in transaction mode', ()
   test('a pooler that is told to reset its sessions, as the fix says, leaks no more', async () => {
     const { fix } = findingOf(await examineAt(bouncer.url), 'pooler-leaks-set')!
     expect(fix).toContain('server_reset_query = DISCARD ALL and server_reset_query_always = 1')
-    await using told = await startToldPooler(database.url, {
+    await using told = await PgBouncer.start(database.url, {
       pool_mode: 'transaction',
       server_reset_query: 'DISCARD ALL',
       server_reset_query_always: '1',
@@ -118,24 +117,24 @@ describe.skipIf(reason !== undefined)('behind PgBouncer in transaction mode', ()
   })
 
   test('in session mode a SET leaks as well when nothing resets, and not when something does', async () => {
-    await using careless = await startToldPooler(database.url, {
+    await using careless = await PgBouncer.start(database.url, {
       pool_mode: 'session',
       server_reset_query: '',
     })
     expect(troubles(await examineAt(careless.url))).toEqual(['pooler-leaks-set the pooler'])
-    await using usual = await startToldPooler(database.url, { pool_mode: 'session' })
+    await using usual = await PgBouncer.start(database.url, { pool_mode: 'session' })
     expect(troubles(await examineAt(usual.url))).toEqual([])
   })
 
   test('a pool of one session in session mode is enough', async () => {
-    await using narrow = await startToldPooler(database.url, { pool_mode: 'session', default_pool_size: '1' })
+    await using narrow = await PgBouncer.start(database.url, { pool_mode: 'session', default_pool_size: '1' })
     const report = await examineAt(narrow.url)
     expect(troubles(report)).toEqual([])
     expect(findingOf(report, 'not-checked')).toBeUndefined()
   })
 
   test('in statement mode it says that nothing can be fenced', async () => {
-    await using told = await startToldPooler(database.url, { pool_mode: 'statement' })
+    await using told = await PgBouncer.start(database.url, { pool_mode: 'statement' })
     expect(troubles(await examineAt(told.url))).toEqual(['pooler-refuses-transactions the pooler'])
   })
 })

@@ -7,7 +7,7 @@ import { EmbeddedServer } from '../../src/database/embedded-server.ts'
 import { tokenSetting } from '../../src/doctor/records.ts'
 import { Fencepost } from '../../src/index.ts'
 import { eventually } from '../support/cli.ts'
-import { DebianPair, debianPairReason } from './debian-pair.ts'
+import { DebianServer, debianBinaries } from '../support/debian-server.ts'
 import { type Case, applyFix, examineAt, cure, findingOf, run, troubles } from './patient.ts'
 
 /** A server of this file's own, because what is broken here is broken for all its databases. */
@@ -278,30 +278,31 @@ describe('what a role with few rights sees', () => {
   })
 })
 
-const reason = debianPairReason()
-if (reason !== undefined) console.log(`the doctor's tests with a standby are skipped: ${reason}`)
+// The embedded server has no pg_basebackup.
+const binaries = debianBinaries()
+const why = binaries === undefined ? ' (skipped: pg_basebackup is not installed; Debian: postgresql)' : ''
 
-describe.skipIf(reason !== undefined)('a server with a standby', () => {
+describe.skipIf(binaries === undefined).each([why])('a server with a standby%s', () => {
   test('an asynchronous one is found, and the fix makes it synchronous; the standby itself grants nothing', async () => {
-    await using pair = await DebianPair.start()
-    await Fencepost.migrate({ connectionString: pair.primary })
-    await pair.addStandby('spare')
-    const report = await examineAt(pair.primary)
+    await using primary = await DebianServer.start(binaries!)
+    await Fencepost.migrate({ connectionString: primary.url })
+    const standby = await primary.addStandby('spare')
+    const report = await examineAt(primary.url)
     expect(troubles(report)).toEqual(['standby-async standby spare'])
-    await applyFix(pair.primary, findingOf(report, 'standby-async')!)
-    await eventually(async () => troubles(await examineAt(pair.primary)).length === 0)
+    await applyFix(primary.url, findingOf(report, 'standby-async')!)
+    await eventually(async () => troubles(await examineAt(primary.url)).length === 0)
 
-    await run(pair.primary, [
+    await run(primary.url, [
       'alter system set synchronous_commit = local',
       reload,
       'create table marks (id integer)',
     ])
     await eventually(
-      async () => findingOf(await examineAt(pair.primary), 'synchronous-commit-off') !== undefined,
+      async () => findingOf(await examineAt(primary.url), 'synchronous-commit-off') !== undefined,
     )
-    await applyFix(pair.primary, findingOf(await examineAt(pair.primary), 'synchronous-commit-off')!)
+    await applyFix(primary.url, findingOf(await examineAt(primary.url), 'synchronous-commit-off')!)
 
-    await eventually(async () => troubles(await examineAt(pair.standby)).length === 1)
-    expect(troubles(await examineAt(pair.standby))).toEqual(['server-in-recovery the server'])
+    await eventually(async () => troubles(await examineAt(standby)).length === 1)
+    expect(troubles(await examineAt(standby))).toEqual(['server-in-recovery the server'])
   })
 })

@@ -22,7 +22,7 @@ describe.skipIf(reason !== undefined)(
     beforeAll(async () => {
       await database.query(`create table accounts
       (id integer primary key, status text not null, fence_token bigint not null default 0)`)
-      bouncer = await PgBouncer.start(database.url, 2)
+      bouncer = await PgBouncer.start(database.url)
     })
     afterAll(() => bouncer.stop())
 
@@ -103,7 +103,7 @@ describe.skipIf(reason !== undefined)(
     test('a stricter default isolation is neither changed for others nor shown to callers', async () => {
       const name = new URL(database.url).pathname.slice(1)
       await database.query(`alter database ${name} set default_transaction_isolation = 'serializable'`)
-      const strict = await PgBouncer.start(database.url, 2)
+      const strict = await PgBouncer.start(database.url)
       try {
         const all = await Promise.all(
           Array.from({ length: 4 }, () => database.open({ connectionString: strict.url, ttl: '2s' })),

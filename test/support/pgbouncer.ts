@@ -1,9 +1,8 @@
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
 import { chmod, mkdtemp, rm, writeFile } from 'node:fs/promises'
-import { type AddressInfo, createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { Client } from 'pg'
+import { end, freePort, untilItAnswers } from './listening.ts'
 
 /** Why PgBouncer cannot be run here; undefined when it can. */
 export function pgbouncerReason(): string | undefined {
@@ -15,8 +14,8 @@ export function pgbouncerReason(): string | undefined {
   }
 }
 
-/** PgBouncer in transaction mode in front of one database, with fewer server sessions than clients. */
-export class PgBouncer {
+/** PgBouncer in front of one database: in transaction mode unless told otherwise, with fewer server sessions than clients. */
+export class PgBouncer implements AsyncDisposable {
   readonly url: string
   readonly #child: ChildProcess
   readonly #directory: string
@@ -27,68 +26,51 @@ export class PgBouncer {
     this.#directory = directory
   }
 
-  static async start(databaseUrl: string, poolSize: number): Promise<PgBouncer> {
+  /** `settings` are those of the section `[pgbouncer]`. */
+  static async start(
+    databaseUrl: string,
+    settings: Readonly<Record<string, string>> = {},
+  ): Promise<PgBouncer> {
     const target = new URL(databaseUrl)
     const directory = await mkdtemp(join(tmpdir(), 'fencepost-pgbouncer-'))
     // PgBouncer refuses to run as root, and gives its privileges up before it reads these.
     await chmod(directory, 0o755)
-    const port = await freePort()
-    const password = target.password === '' ? '' : ` password=${decodeURIComponent(target.password)}`
-    const ini = join(directory, 'pgbouncer.ini')
-    await writeFile(
-      ini,
-      `[databases]
-* = host=${target.hostname} port=${target.port || 5432} user=${target.username}${password}
-[pgbouncer]
-listen_addr = 127.0.0.1
-listen_port = ${port}
-auth_type = any
-pool_mode = transaction
-default_pool_size = ${poolSize}
-max_client_conn = 500
-unix_socket_dir =
-ignore_startup_parameters = extra_float_digits
-`,
-    )
-    const asRoot = process.getuid?.() === 0 ? ['-u', 'postgres'] : []
-    const child = spawn('pgbouncer', ['-q', ...asRoot, ini], { stdio: 'ignore' })
     const url = new URL(databaseUrl)
     url.hostname = '127.0.0.1'
-    url.port = String(port)
+    url.port = String(await freePort())
+    const password = target.password === '' ? '' : ` password=${decodeURIComponent(target.password)}`
+    const server = `host=${target.hostname} port=${target.port || 5432} user=${target.username}${password}`
+    const lines = Object.entries({
+      listen_addr: '127.0.0.1',
+      listen_port: url.port,
+      auth_type: 'any',
+      pool_mode: 'transaction',
+      default_pool_size: '2',
+      max_client_conn: '500',
+      unix_socket_dir: '',
+      ignore_startup_parameters: 'extra_float_digits',
+      ...settings,
+    }).map(([name, value]) => `${name} = ${value}`)
+    const ini = join(directory, 'pgbouncer.ini')
+    await writeFile(ini, `[databases]\n* = ${server}\n[pgbouncer]\n${lines.join('\n')}\n`)
+    const asRoot = process.getuid?.() === 0 ? ['-u', 'postgres'] : []
+    const child = spawn('pgbouncer', ['-q', ...asRoot, ini], { stdio: 'ignore' })
     const bouncer = new PgBouncer(url.href, child, directory)
-    for (;;) {
-      if (child.exitCode !== null) throw new Error(`pgbouncer ended with code ${child.exitCode}`)
-      const client = new Client({ connectionString: url.href })
-      client.on('error', () => {})
-      try {
-        await client.connect()
-        await client.query('select 1')
-        await client.end()
-        return bouncer
-      } catch (error) {
-        if ((error as { code?: string }).code !== 'ECONNREFUSED') {
-          await bouncer.stop()
-          throw error
-        }
-      }
+    try {
+      await untilItAnswers(url.href, child)
+      return bouncer
+    } catch (error) {
+      await bouncer.stop()
+      throw error
     }
   }
 
   async stop(): Promise<void> {
-    if (this.#child.exitCode === null && this.#child.signalCode === null) {
-      const { promise, resolve } = Promise.withResolvers<void>()
-      this.#child.once('exit', () => resolve())
-      this.#child.kill('SIGKILL')
-      await promise
-    }
+    await end(this.#child, 'SIGKILL')
     await rm(this.#directory, { recursive: true, force: true })
   }
-}
 
-async function freePort(): Promise<number> {
-  const server = createServer()
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
-  const { port } = server.address() as AddressInfo
-  await new Promise<void>((resolve) => server.close(() => resolve()))
-  return port
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.stop()
+  }
 }
