@@ -163,7 +163,8 @@ export class Fencepost implements AsyncDisposable {
    * Writers are held up for moments only: it waits for its lock at most 1.5 s at a time, and leaves the queue in between.
    *
    * Not covered: a superuser or owner who disables triggers, a role with the right TRIGGER that replaces them,
-   * `session_replication_role = replica`, the apply workers of logical replication, and partitions made later, until it is called again. `fencepost doctor` finds these.
+   * `session_replication_role = replica`, the apply workers of logical replication, and partitions made later, until it is
+   * called again. `fencepost doctor` finds these.
    *
    * @returns how many tables are guarded: it and its partitions.
    * @throws InvalidArgumentError; DatabaseError with code `UNKNOWN_TABLE`, `UNKNOWN_COLUMN` (of a template),

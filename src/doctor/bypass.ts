@@ -1,5 +1,5 @@
+import { escapeIdentifier } from 'pg'
 import { type Examination, advice, enumerate, sql } from './examination.ts'
-import { quoteName } from './quoting.ts'
 import type { Recorded } from './records.ts'
 
 /** The table and what inherits from it, for each of `$1`. */
@@ -98,20 +98,22 @@ async function checkOwners(exam: Examination, oids: readonly string[]): Promise<
       isInUse ? 'warning' : 'note',
       `role ${role!}`,
       `Role ${role!} ${isInUse ? 'is in use and ' : 'can log in and '}${isOwner ? 'owns' : `is a member of the owner ${owner!} of`} ${which}, so it may disable the triggers.`,
-      isOwner ? otherOwner(owner!, names) : sql(`revoke ${quoteName(owner!)} from ${quoteName(role!)};`),
+      isOwner
+        ? otherOwner(owner!, names)
+        : sql(`revoke ${escapeIdentifier(owner!)} from ${escapeIdentifier(role!)};`),
     )
   }
 }
 
 function otherOwner(owner: string, tables: readonly string[]): { kind: 'sql'; text: string } {
-  const other = quoteName(`${owner}_tables`)
+  const other = escapeIdentifier(`${owner}_tables`)
   return {
     kind: 'sql',
     text: [
       `create role ${other} nologin;`,
       ...tables.flatMap((table) => [
         `alter table ${table} owner to ${other};`,
-        `grant select, insert, update, delete on ${table} to ${quoteName(owner)};`,
+        `grant select, insert, update, delete on ${table} to ${escapeIdentifier(owner)};`,
       ]),
     ].join('\n'),
   }

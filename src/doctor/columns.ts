@@ -1,6 +1,6 @@
+import { escapeIdentifier, escapeLiteral } from 'pg'
 import type { TextRow } from '../database/connection.ts'
 import { type Examination, advice, sql } from './examination.ts'
-import { quoteName, quoteText } from './quoting.ts'
 import { type Recorded, tokenSetting } from './records.ts'
 
 /** As the schema's stamp_default() has it: an expression, so that whoever inserts needs no right to a function. */
@@ -40,7 +40,7 @@ export async function checkColumns(exam: Examination, recorded: readonly Recorde
 
 function reportColumn(exam: Examination, recorded: Recorded, row: TextRow): void {
   const table = row['table']!
-  const column = quoteName(recorded.fenceColumn)
+  const column = escapeIdentifier(recorded.fenceColumn)
   const setting = tokenSetting(recorded.guard)
   const standard = row['standard'] ?? ''
   if (row['type'] === null || row['type'] === undefined) {
@@ -157,7 +157,7 @@ async function readStamped(exam: Examination, recorded: readonly Recorded[]): Pr
   )
   return (rows ?? []).map((row) => ({
     table: row['table']!,
-    column: quoteName(row['column']!),
+    column: escapeIdentifier(row['column']!),
     isIndexed: row['is_indexed'] === 'true',
     blocks: Number(row['blocks']),
     guard: own.find((one) => one.oid === row['root'])?.guard,
@@ -213,7 +213,7 @@ function reportAbove(
     'error',
     table,
     `A row of ${table} is stamped ${highest}, and the sequence "${sequence}" has given out tokens up to ${last} only, as after a partial restore: writes under new terms are refused.`,
-    sql(`select fencepost.raise_token_floor(${quoteText(sequence)}, ${highest});`),
+    sql(`select fencepost.raise_token_floor(${escapeLiteral(sequence)}, ${highest});`),
   )
 }
 
@@ -231,7 +231,7 @@ function reportUnannounced(
     `A row of ${table} is stamped ${highest}, and the highest token announced here for lease "${lease}" is ${last}, as after a partial restore: older terms are taken for the newest.`,
     // Under the id of no holder: the term that has this token, if it is still held, is refused until the next grant.
     sql(
-      `insert into fencepost.highest_token (lease, token, holder_id) values (${quoteText(lease)}, ${highest}, gen_random_uuid())\n` +
+      `insert into fencepost.highest_token (lease, token, holder_id) values (${escapeLiteral(lease)}, ${highest}, gen_random_uuid())\n` +
         '  on conflict (lease) do update set token = excluded.token, holder_id = excluded.holder_id\n' +
         '   where highest_token.token < excluded.token;',
     ),

@@ -1,5 +1,5 @@
+import { escapeLiteral } from 'pg'
 import { type Examination, advice, sql } from './examination.ts'
-import { quoteText } from './quoting.ts'
 
 /** How many rows of one kind are named; the fixes are for all of them. */
 const named = 5
@@ -33,7 +33,7 @@ async function checkSequences(exam: Examination): Promise<void> {
   for (const row of rows ?? []) {
     const name = row['name']!
     const highest = BigInt(row['highest']!)
-    const fix = sql(`select fencepost.raise_token_floor(${quoteText(name)}, ${highest});`)
+    const fix = sql(`select fencepost.raise_token_floor(${escapeLiteral(name)}, ${highest});`)
     if (row['last'] === null || row['last'] === undefined) {
       exam.found(
         'sequence-missing',
@@ -81,7 +81,7 @@ async function checkTokens(exam: Examination): Promise<void> {
       `lease ${row['last']!}`,
       `The leases ${row['leases']!} both have token ${row['token']!} of sequence "${row['sequence']!}": somebody has edited them, and a row tells no longer which of the two wrote it.`,
       // Who holds it loses it, as by a take-over: the next grant draws a token of its own, above every earlier one.
-      sql(`delete from fencepost.lease where name = ${quoteText(row['last']!)};`),
+      sql(`delete from fencepost.lease where name = ${escapeLiteral(row['last']!)};`),
     )
   }
   const odd = await exam.look(
@@ -101,9 +101,9 @@ async function checkTokens(exam: Examination): Promise<void> {
         ? `The lease "${row['name']!}" has token ${row['token']!}, which no grant gives: somebody has edited it.`
         : `The lease "${row['name']!}" cannot be granted before ${row['available_at']!}: somebody has edited it.`,
       isToken
-        ? sql(`delete from fencepost.lease where name = ${quoteText(row['name']!)};`)
+        ? sql(`delete from fencepost.lease where name = ${escapeLiteral(row['name']!)};`)
         : sql(
-            `update fencepost.lease set available_at = '-infinity' where name = ${quoteText(row['name']!)};`,
+            `update fencepost.lease set available_at = '-infinity' where name = ${escapeLiteral(row['name']!)};`,
           ),
     )
   }
@@ -126,7 +126,7 @@ async function checkHolders(exam: Examination): Promise<void> {
       `lease ${row['name']!}`,
       `The lease "${row['name']!}" was granted at ${row['granted_at']!} to a holder whose row is gone: somebody has edited fencepost.holder or this lease, and whoever held it has lost it.`,
       sql(
-        `update fencepost.lease l set holder_id = null where l.name = ${quoteText(row['name']!)} and not exists (select from fencepost.holder h where h.id = l.holder_id);`,
+        `update fencepost.lease l set holder_id = null where l.name = ${escapeLiteral(row['name']!)} and not exists (select from fencepost.holder h where h.id = l.holder_id);`,
       ),
     )
   }

@@ -1,6 +1,6 @@
+import { escapeLiteral } from 'pg'
 import { type Examination, type Fix, advice, sql } from './examination.ts'
 import { type Family, readFamily } from './family.ts'
-import { quoteText } from './quoting.ts'
 import type { Recorded } from './records.ts'
 
 /**
@@ -117,14 +117,14 @@ function leave(family: Family, child: string, parent: string): string {
 
 /** Replaces the protections of parts by that of the whole, with no moment in which one of them is without. */
 function protectWhole(table: string, as: Recorded, former: readonly Recorded[]): Fix {
-  const words = [as.guard, as.fenceColumn].map(quoteText)
+  const words = [as.guard, as.fenceColumn].map(escapeLiteral)
   return sql(
     [
       'begin;',
       "set local lock_timeout = '1s';",
       // The whole before its parts, because its row triggers are cloned to them.
-      ...former.map((one) => `select fencepost.unprotect(${quoteText(one.table!)}::regclass);`),
-      `select fencepost.protect(${quoteText(table)}::regclass, ${words[0]!}, ${words[1]!}, ${as.isStamped});`,
+      ...former.map((one) => `select fencepost.unprotect(${escapeLiteral(one.table!)}::regclass);`),
+      `select fencepost.protect(${escapeLiteral(table)}::regclass, ${words[0]!}, ${words[1]!}, ${as.isStamped});`,
       'commit;',
     ].join('\n'),
   )

@@ -1,6 +1,6 @@
+import { escapeIdentifier } from 'pg'
 import type { TextRow } from '../database/connection.ts'
 import { type Examination, advice, sql } from './examination.ts'
-import { quoteName } from './quoting.ts'
 import { type Shipped, normalQuery } from './shipped.ts'
 
 /** The tables that the promises rest on, with their keys. */
@@ -144,7 +144,7 @@ async function checkPlanted(exam: Examination, shipped: Shipped): Promise<void> 
       'error',
       `fencepost.${relation!}`,
       `The ${kind!} "${name!}" on fencepost.${relation!} is not fencepost's: it can change what a grant or a fence does.`,
-      sql(`drop ${kind!} ${quoteName(name!)} on fencepost.${relation!};`),
+      sql(`drop ${kind!} ${escapeIdentifier(name!)} on fencepost.${relation!};`),
     )
   }
 }

@@ -1,5 +1,5 @@
+import { escapeIdentifier } from 'pg'
 import { type Examination, command, sql } from './examination.ts'
-import { quoteName } from './quoting.ts'
 import { type Recorded, type Records, installed, protectCommand, readInstalled } from './records.ts'
 
 /** What the records do not tell: rules, and protections that nobody has recorded. */
@@ -53,12 +53,12 @@ async function checkRules(exam: Examination, recorded: readonly Recorded[]): Pro
       'rule-on-protected-table',
       'warning',
       row['table']!,
-      `The rule ${quoteName(row['name']!)} of ${row['table']!} ${
+      `The rule ${escapeIdentifier(row['name']!)} of ${row['table']!} ${
         row['is_instead'] === 'true'
           ? 'does something else than the write, so the wall does not see it'
           : 'writes elsewhere as well, where the wall does not see it'
       }.`,
-      sql(`drop rule ${quoteName(row['name']!)} on ${row['table']!};`),
+      sql(`drop rule ${escapeIdentifier(row['name']!)} on ${row['table']!};`),
     )
   }
 }

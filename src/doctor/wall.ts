@@ -1,5 +1,5 @@
+import { escapeLiteral } from 'pg'
 import { type Examination, advice, sql } from './examination.ts'
-import { quoteText } from './quoting.ts'
 import { type Recorded, protectCommand } from './records.ts'
 import { type Branch, checkTriggers } from './triggers.ts'
 
@@ -16,7 +16,7 @@ export async function checkWall(exam: Examination, recorded: readonly Recorded[]
 }
 
 function reportDropped(exam: Examination, one: Recorded, recorded: readonly Recorded[]): void {
-  const forget = `select fencepost.forget_dropped(${quoteText(one.name)});`
+  const forget = `select fencepost.forget_dropped(${escapeLiteral(one.name)});`
   if (!one.isRemade) {
     exam.found(
       'protected-table-dropped',
