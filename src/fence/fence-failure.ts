@@ -97,6 +97,9 @@ function commitFailure(error: unknown, term: Term): unknown {
     return abortedTransaction(term, error)
   const sqlState = sqlStateOf(error)
   if (sqlState !== undefined && !isConnectionState(sqlState)) return error
+  // The server raises it where it waits for the next message, or has read one that it does not carry out any more: after a
+  // COMMIT there is no transaction in which it could be idle.
+  if (sqlState === '25P03') return cutOff(term, error)
   return new OutcomeUnknownError(
     `the answer to COMMIT was lost (${messageOf(error)}): whether the fenced transaction under lease "${term.lease}" ` +
       `(token ${term.token}) was written is unknown. Do not repeat it blindly: look for rows stamped with the token.`,
