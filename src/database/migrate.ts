@@ -236,9 +236,9 @@ async function grant(client: ClientBase, role: string, kind: SchemaKind): Promis
       `revoke execute on function fencepost.purge(interval), fencepost.raise_token_floor(text, bigint) from ${name}`,
     )
   }
-  const ownView = kind === 'leases' ? 'leases' : 'announced_terms'
+  const ownViews = kind === 'leases' ? 'fencepost.leases, fencepost.waiters' : 'fencepost.announced_terms'
   await client.query(
-    `grant select on fencepost.${ownView}, fencepost.protections, fencepost.schema_protections to ${name}`,
+    `grant select on ${ownViews}, fencepost.protections, fencepost.schema_protections to ${name}`,
   )
 }
 

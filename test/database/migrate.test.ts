@@ -15,6 +15,7 @@ const migrations = [
   '0003_protected_tables',
   '0004_resources',
   '0005_acquire_all',
+  '0006_waiting',
 ]
 
 /** Takes migration after migration back, and tells which. */

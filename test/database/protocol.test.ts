@@ -269,7 +269,7 @@ describe('an acquire whose answer was lost', () => {
     const holder = await SqlHolder.join(database.pool)
     await attempt(holder, 1, 'lost')
     await voidAttempts(holder, 2)
-    await giveBack(holder, 2, 'lost', 'later')
+    await database.query('select fencepost.give_back($1, $2, $3)', [holder.id, ['lost', 'later'], [1, 2]])
     const other = await SqlHolder.join(database.pool)
     expect(await other.take('lost')).toBeGreaterThan(0n)
     await expect(attempt(holder, 2, 'later')).rejects.toMatchObject({ code: 'FP004' })
@@ -302,15 +302,21 @@ describe('an acquire whose answer was lost', () => {
     expect((await other.acquire('again'))[0]).toMatchObject({ token: null, reason: 'held' })
   })
 
-  test('is given back name by name: what a later attempt was granted stays', async () => {
+  test('is given back name by name: what another attempt was granted stays, an earlier one as well as a later', async () => {
     const holder = await SqlHolder.join(database.pool)
-    await attempt(holder, 1, 'early')
+    await attempt(holder, 1, 'known')
+    await attempt(holder, 5, 'unheard')
     await attempt(holder, 9, 'late')
     await voidAttempts(holder, 9)
-    await database.query('select fencepost.give_back($1, $2, $3)', [holder.id, ['early', 'late'], [9, 4]])
+    const names = ['known', 'unheard', 'late', 'late']
+    await database.query('select fencepost.give_back($1, $2, $3)', [holder.id, names, [5, 5, 4, 7]])
     const other = await SqlHolder.join(database.pool)
-    expect(await other.take('early')).toBeGreaterThan(0n)
-    expect((await other.acquire('late'))[0]).toMatchObject({ token: null, reason: 'held' })
+    expect(await other.take('unheard')).toBeGreaterThan(0n)
+    const refused = await other.acquire('known', 'late')
+    expect(refused.map((row) => [row.token, row.reason])).toEqual([
+      [null, 'held'],
+      [null, 'held'],
+    ])
   })
 
   test('is closed without a deadlock while somebody takes over from its holder', async () => {

@@ -256,7 +256,7 @@ guard(
 guard(
   'the mark of void attempts, against a lost attempt that is carried out late',
   'acquire',
-  /if v_holder\.voided_attempt >= p_attempt then/,
+  /if p_tickets is null and v_holder\.voided_attempt >= p_attempt then/,
   'if false then',
   async (database) => {
     const a = await SqlHolder.join(database.pool)
@@ -271,7 +271,7 @@ guard(
 guard(
   "the grant's own durability, against a session with synchronous_commit off",
   'acquire',
-  /perform be_certain\(\);/,
+  /perform be_certain\(\);/g,
   'null;',
   async (database) => {
     const session = await database.session()
