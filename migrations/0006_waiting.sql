@@ -31,12 +31,17 @@ create table fencepost.waiter (
   grace interval not null,
   primary key (lease, ticket),
   constraint waiter_stands_once unique (holder_id, lease),
-  constraint waiter_lease_length check (octet_length(lease) between 1 and 512)
+  constraint waiter_lease_length check (octet_length(lease) between 1 and 512),
+  -- Whoever lets the lease go computes with them, so what no clock can reach is refused here.
+  constraint waiter_bounds check (
+    min_hold between '0' and '1 day' and max_hold between '0' and '366 days' and grace between '0' and '1 day')
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
 
 alter table fencepost.lease
   -- How long after its holder's end the lease stays closed, unless it was released.
   add column grace interval not null default '0',
+  -- Everybody who looks at the lease computes with it. And holders are remembered for a day.
+  add constraint lease_grace_bounds check (grace between '0' and '1 day'),
   -- The place in line by which this term was granted; null when it was not by waiting.
   add column ticket bigint;
 
@@ -95,6 +100,22 @@ begin
     insert into token_sequence (name) values (p_sequence) on conflict do nothing;
   end loop;
 end $$;
+
+-- Takes the dead out of the line who stand before these: they would be looked at again and again.
+create function fencepost.forget_dead(p_names text[], p_tickets bigint[]) returns void
+language sql
+set search_path = fencepost, pg_temp
+set enable_seqscan = off as $$
+  delete from waiter w
+   where w.lease = any (p_names)
+     and w.ticket in (
+       select d.ticket
+         from unnest(p_names, p_tickets) s (name, ticket)
+         join waiter d on d.lease = s.name and d.ticket < s.ticket
+        where not exists (select from holder h
+                           where h.id = d.holder_id and h.ended_at is null and h.expires_at > clock_timestamp())
+          for update of d skip locked)
+$$;
 
 -- Grants leases to the first in line of each who is alive, where there is one and the lease is not closed for a while. The caller
 -- has locked the rows FOR UPDATE and knows that they are free, or its own to give. Returns whom to wake; without a grant, to ask again.
@@ -156,16 +177,7 @@ begin
         from served s
        where l.name = s.lease
       returning l.name, true, wake_up(l.holder_id, l.ticket, l.token);
-    -- The dead who stood before them would be looked at again and again.
-    delete from waiter w
-     where w.ticket in (
-       select d.ticket
-         from unnest(v_group.names, v_group.tickets) s (name, ticket)
-         join waiter d on d.lease = s.name and d.ticket < s.ticket
-        where not exists (select from holder h
-                           where h.id = d.holder_id and h.ended_at is null and h.expires_at > clock_timestamp())
-          for update of d skip locked)
-       and w.lease = any (v_group.names);
+    perform forget_dead(v_group.names, v_group.tickets);
   end loop;
 
   return query
@@ -183,7 +195,10 @@ set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
   v_count integer;
-  v_granted text[];
+  v_waited text[];
+  v_is_granted boolean;
+  v_answered text[] := '{}';
+  v_kept text[] := '{}';
 begin
   -- A statement of its own after the lock, so that whoever stood in line before it is seen.
   update lease l set holder_id = null
@@ -192,15 +207,33 @@ begin
   if v_count = cardinality(p_names) then
     return;
   end if;
-  for name, v_granted, wake in
-    select g.name, case when g.is_granted then array[g.name] end, g.wake
-      from grant_next(array(select l.name from lease l where l.name = any (p_names)
-                                and exists (select from waiter w where w.lease = l.name))) g
+  -- Not those that have just been freed: nobody can have stood in line for them since.
+  v_waited := array(select l.name from lease l where l.name = any (p_names) and l.holder_id is not null);
+  for name, v_is_granted, wake in
+    select g.name, g.is_granted, g.wake from grant_next(v_waited) g
   loop
-    p_names := case when v_granted is null then p_names else array_remove(p_names, name) end;
+    v_answered := v_answered || name;
+    if not v_is_granted then
+      v_kept := v_kept || name;
+    end if;
     return next;
   end loop;
-  update lease l set holder_id = null where l.name = any (p_names) and l.holder_id is not null;
+  if cardinality(v_answered) < cardinality(v_waited) then
+    -- Nobody in line is alive, or all were passed over because somebody was working on their rows. That may come to nothing, so the
+    -- first of them is woken to ask.
+    v_waited := array(select u.n from unnest(v_waited) u (n) except all select a.n from unnest(v_answered) a (n));
+    return query
+      select u.n, f.ticket::text
+        from unnest(v_waited) u (n)
+       cross join lateral (
+         select w.ticket
+           from waiter w join holder h on h.id = w.holder_id
+          where w.lease = u.n and h.ended_at is null and h.expires_at > clock_timestamp()
+          order by w.ticket
+          limit 1) f;
+    v_kept := v_kept || v_waited;
+  end if;
+  update lease l set holder_id = null where l.name = any (v_kept);
 end $$;
 
 -- Whom to wake because somebody has left the line before him: the first one may have become the first just now.
@@ -237,6 +270,7 @@ drop function fencepost.acquire(text[], uuid, bigint, text);
 -- p_tickets: one per name, from an earlier call: such a call grants what that one asked for, with the bounds it named, and p_attempt
 -- and the bounds of this one do not count. The same question may be asked again and again: a ticket is good for one grant.
 -- again_ms: when to ask again, unless woken before: until then it cannot be granted by the passing of time alone.
+-- deadline_ms, of a grant: until the end of its maximum hold; null without one.
 create function fencepost.acquire(
   p_names text[], p_holder uuid, p_attempt bigint default 1, p_sequence text default 'default',
   p_stand boolean default false, p_barge boolean default false,
@@ -244,7 +278,7 @@ create function fencepost.acquire(
   p_tickets bigint[] default null
 ) returns table (
   name text, token bigint, reason text, label text, host text, pid integer, since_ms bigint, remaining_ms bigint,
-  ticket bigint, again_ms bigint
+  ticket bigint, again_ms bigint, deadline_ms bigint
 )
 language plpgsql security definer
 set search_path = fencepost, pg_temp
@@ -272,25 +306,38 @@ begin
   end if;
 
   if p_tickets is not null then
-    -- What has been granted by one of the tickets. The row is written once more, although nothing changes: whoever granted it may
-    -- not know yet whether a standby has it, and our commit waits for that.
     perform be_certain();
-    return query
-      update lease l set ticket = l.ticket
+    loop
+      -- What has been granted by one of the tickets, and what is still in line, as one statement sees it: a grant takes the place.
+      select array_agg(r.name) filter (where l.ticket = r.ticket),
+             array_agg(r.name) filter (where w.ticket = r.ticket and l.ticket is distinct from r.ticket)
+        into v_mine, v_names
         from unnest(p_names, p_tickets) r (name, ticket)
-       where l.name = r.name and l.holder_id = p_holder and l.ticket = r.ticket
-      returning l.name, l.token, null::text, null::text, null::text, null::integer,
-                (extract(epoch from l.granted_at) * 1000)::bigint,
-                (extract(epoch from least(v_holder.expires_at, l.deadline) - clock_timestamp()) * 1000)::bigint,
-                l.ticket, null::bigint;
-    select array_agg(r.name) filter (where l.ticket = r.ticket),
-           array_agg(r.name) filter (where w.ticket = r.ticket and l.ticket is distinct from r.ticket)
-      into v_mine, v_names
-      from unnest(p_names, p_tickets) r (name, ticket)
-      left join lease l on l.name = r.name and l.holder_id = p_holder
-      left join waiter w on w.holder_id = p_holder and w.lease = r.name;
+        left join lease l on l.name = r.name and l.holder_id = p_holder
+        left join waiter w on w.holder_id = p_holder and w.lease = r.name;
+      exit when v_mine is null;
+      -- Whoever granted it may not know yet whether a standby has it. The lock of a row is written to the log, and our commit waits
+      -- for that. KEY SHARE passes a fenced transaction of the term, and keeps the term from being let go until this is answered.
+      with mine as materialized (
+        select l.name
+          from lease l join unnest(p_names, p_tickets) r (name, ticket) on l.name = r.name
+         where l.name = any (v_mine) and l.holder_id = p_holder and l.ticket = r.ticket
+         order by l.name
+           for key share of l)
+      select array_agg(m.name) into v_locked from mine m;
+      -- What was let go before it could be locked is looked at once more.
+      exit when cardinality(v_locked) = cardinality(v_mine);
+    end loop;
     return query
-      select n, null::bigint, 'gone', null::text, null::text, null::integer, null::bigint, null::bigint, null::bigint, null::bigint
+      select l.name, l.token, null::text, null::text, null::text, null::integer,
+             (extract(epoch from l.granted_at) * 1000)::bigint,
+             (extract(epoch from least(v_holder.expires_at, l.deadline) - clock_timestamp()) * 1000)::bigint,
+             l.ticket, null::bigint, (extract(epoch from nullif(l.deadline, 'infinity') - clock_timestamp()) * 1000)::bigint
+        from lease l
+       where l.name = any (v_mine);
+    return query
+      select n, null::bigint, 'gone', null::text, null::text, null::integer, null::bigint, null::bigint,
+             null::bigint, null::bigint, null::bigint
         from unnest(p_names) n
        where n <> all (coalesce(v_mine, '{}')) and n <> all (coalesce(v_names, '{}'));
     if v_names is null then
@@ -379,6 +426,10 @@ begin
 
   if p_stand and p_tickets is null and v_count < cardinality(v_names) then
     -- Standing in line, before any token is drawn. Nothing here waits but for our own row: see grant_next().
+    if v_count = 0 and pg_current_xact_id_if_assigned() is null then
+      -- A place in line that is lost in a crash is taken again. Asked before the first lock, which assigns a transaction id.
+      perform set_config('synchronous_commit', 'off', true);
+    end if;
     select h.ended_at, h.expires_at, h.voided_attempt into v_holder
       from holder h where h.id = p_holder for key share;
     if not found or v_holder.ended_at is not null or v_holder.expires_at <= clock_timestamp() then
@@ -386,10 +437,6 @@ begin
     end if;
     if v_holder.voided_attempt >= p_attempt then
       raise exception 'this attempt was given up by its sender' using errcode = 'FP004';
-    end if;
-    if v_count = 0 and pg_current_xact_id_if_assigned() is null then
-      -- A place in line that is lost in a crash is taken again.
-      perform set_config('synchronous_commit', 'off', true);
     end if;
     -- FOR SHARE keeps everybody from letting the lease go or taking it until this commits, but no fenced transaction from going on.
     select array_agg(s.name), array_agg(distinct s.holder_id) filter (where s.holder_id is not null)
@@ -434,7 +481,7 @@ begin
         returning l.name, l.token, null::text, null::text, null::text, null::integer,
                   (extract(epoch from v_now) * 1000)::bigint,
                   (extract(epoch from least(v_holder.expires_at, l.deadline) - v_now) * 1000)::bigint,
-                  null::bigint, null::bigint;
+                  null::bigint, null::bigint, (extract(epoch from nullif(l.deadline, 'infinity') - v_now) * 1000)::bigint;
     else
       return query
         with served as (
@@ -452,7 +499,7 @@ begin
         returning l.name, l.token, null::text, null::text, null::text, null::integer,
                   (extract(epoch from v_now) * 1000)::bigint,
                   (extract(epoch from least(v_holder.expires_at, l.deadline) - v_now) * 1000)::bigint,
-                  l.ticket, null::bigint;
+                  l.ticket, null::bigint, (extract(epoch from nullif(l.deadline, 'infinity') - v_now) * 1000)::bigint;
     end if;
   end if;
 
@@ -468,7 +515,10 @@ begin
                                                                when 'not_yet' then a.free_at
                                                                when 'queued' then f.expires_at end - v_now) * 1000))::bigint,
              me.ticket,
-             greatest(0, ceil(extract(epoch from greatest(nullif(a.free_at, '-infinity'), b.expires_at) - v_now) * 1000))::bigint
+             case when r.reason = 'contended' then 0
+                  else greatest(0, ceil(extract(epoch from greatest(nullif(a.free_at, '-infinity'), b.expires_at) - v_now) * 1000))
+             end::bigint,
+             null::bigint
         from unnest(v_refused) u (n)
         left join lease l on l.name = u.n
         left join holder h on h.id = l.holder_id
@@ -493,6 +543,8 @@ begin
        cross join lateral (
          select case when l.name is null then 'contended'
                      when l.sequence <> p_sequence then 'sequence'
+                     -- Whoever wants a place and has none was kept from it, or was granted the lease in the middle of this.
+                     when me.ticket is null and (p_stand or p_tickets is not null) then 'contended'
                      when a.free_at > v_now and h.ended_at is null and h.expires_at > v_now and l.deadline > v_now then 'held'
                      when a.free_at > v_now then 'not_yet'
                      when f.expires_at is not null and not p_barge then 'queued'
@@ -567,10 +619,85 @@ set plan_cache_mode = force_generic_plan
 set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
+  v_is_ours boolean := pg_current_xact_id_if_assigned() is null;
+  v_sequence text;
+  v_available_at timestamptz;
+  v_ticket bigint;
+  v_first bigint;
   v_released text[];
   v_count integer;
 begin
-  if pg_current_xact_id_if_assigned() is null then
+  if cardinality(p_names) = 1 then
+    -- One lease, with somebody waiting for it: each statement here is time in which nobody has it. The same as below, in fewer.
+    select l.sequence, l.available_at into v_sequence, v_available_at
+      from lease l
+     where l.name = p_names[1] and l.token = p_tokens[1] and l.holder_id = p_holder
+       for update skip locked;
+    name := p_names[1];
+    if not found then
+      outcome := case when exists (select from lease l
+                                    where l.name = p_names[1] and l.token = p_tokens[1] and l.holder_id = p_holder)
+                      then 'draining' else 'not_held' end;
+      return next;
+      return;
+    end if;
+    outcome := 'released';
+    update lease l set holder_id = null
+     where l.name = p_names[1] and not exists (select from waiter w where w.lease = p_names[1]);
+    if not found and v_available_at <= clock_timestamp() then
+      with next as materialized (
+        select w.ticket, w.holder_id, w.attempt, w.min_hold, w.max_hold, w.grace, h.expires_at
+          from waiter w join holder h on h.id = w.holder_id
+         where w.lease = p_names[1] and h.ended_at is null and h.expires_at > clock_timestamp()
+         order by w.ticket
+         limit 1
+           for update of w skip locked
+           for key share of h skip locked),
+      served as (
+        -- The expiry is compared again under the lock.
+        delete from waiter w
+         using next n
+         where w.lease = p_names[1] and w.ticket = n.ticket and n.expires_at > clock_timestamp()
+        returning n.*),
+      drawn as (
+        update token_sequence s set last_token = s.last_token + 1
+          from served
+         where s.name = v_sequence
+        returning s.last_token)
+      update lease l
+         set token = d.last_token, holder_id = s.holder_id, attempt = s.attempt, ticket = s.ticket,
+             granted_at = clock_timestamp(), deadline = coalesce(clock_timestamp() + s.max_hold, 'infinity'),
+             available_at = case when s.min_hold > interval '0' then clock_timestamp() + s.min_hold else '-infinity' end,
+             grace = s.grace
+        from served s, drawn d
+       where l.name = p_names[1]
+      returning wake_up(l.holder_id, l.ticket, l.token), l.ticket, (select min(w.ticket) from waiter w where w.lease = p_names[1])
+        into wake, v_ticket, v_first;
+    end if;
+    if wake is not null then
+      -- A waiter that is told of a grant must be able to rely on it.
+      if current_setting('synchronous_commit') in ('off', 'local') or current_setting('client_min_messages') = 'error' then
+        perform be_certain();
+      end if;
+      if v_first < v_ticket then
+        perform forget_dead(p_names, array[v_ticket]);
+      end if;
+      return next;
+    elsif exists (select from waiter w where w.lease = p_names[1]) then
+      return query
+        select n, 'released'::text, g.wake from unnest(p_names) n left join let_go(p_names) g on g.name = n;
+    else
+      if v_is_ours then
+        wake := set_config('synchronous_commit', 'off', true);
+        wake := null;
+      end if;
+      update lease l set holder_id = null where l.name = p_names[1] and l.holder_id is not null;
+      return next;
+    end if;
+    return;
+  end if;
+
+  if v_is_ours then
     perform set_config('synchronous_commit', 'off', true);
   end if;
   with mine as materialized (
@@ -589,10 +716,12 @@ begin
   if v_count = cardinality(v_released) then
     return query select n, 'released'::text, null::text from unnest(v_released) n;
   else
+    -- All that is left, and not what still has a line: the last in it may have left since.
     return query
       select n, 'released'::text, g.wake
         from unnest(v_released) n
-        left join let_go(array(select w.lease from waiter w where w.lease = any (v_released) group by w.lease)) g on g.name = n;
+        left join let_go(array(select l.name from lease l where l.name = any (v_released) and l.holder_id is not null)) g
+               on g.name = n;
   end if;
   if cardinality(v_released) < cardinality(p_names) then
     return query
@@ -642,6 +771,21 @@ end $$;
 
 drop function fencepost.give_back(uuid, text[], bigint[]);
 
+-- Lets a term end by itself: its holder goes on, but the term does not, unless it is released before. limited; not_held (the term is not
+-- this holder's any more); or draining (a fenced transaction of the term is open: ask again).
+create function fencepost.limit_term(p_name text, p_token bigint, p_holder uuid, p_within_ms bigint) returns text
+language plpgsql security definer
+set search_path = fencepost, pg_temp as $$
+begin
+  perform from lease l where l.name = p_name and l.token = p_token and l.holder_id = p_holder for no key update skip locked;
+  if found then
+    update lease l set deadline = least(l.deadline, clock_timestamp() + p_within_ms * interval '1 ms') where l.name = p_name;
+    return 'limited';
+  end if;
+  return case when exists (select from lease l where l.name = p_name and l.token = p_token and l.holder_id = p_holder)
+              then 'draining' else 'not_held' end;
+end $$;
+
 -- The second call that closes the question of an acquire whose answer was lost (see void_attempts): what these attempts did grant is
 -- given back, and their places in line are left. Each name comes with its own attempt, so that nothing else is touched. Returns
 -- whom to wake.
@@ -654,13 +798,21 @@ declare
 begin
   -- The client forgets the attempt when this is answered, so the answer must survive a crash.
   perform be_certain();
+  -- Before the places: a later attempt that stands in line for the same leases holds their rows while it waits for our places to go.
+  perform from lease l
+    where l.holder_id = p_holder
+      and exists (select from unnest(p_names, p_attempts) v (name, attempt) where v.name = l.name and v.attempt = l.attempt)
+      and l.name = any (p_names)
+    order by l.name
+      for update of l;
   with gone as (
     delete from waiter w
      using unnest(p_names, p_attempts) v (name, attempt)
      where w.holder_id = p_holder and w.lease = v.name and w.attempt = v.attempt
     returning w.lease, w.ticket)
   select array_agg(g.lease) as names, array_agg(g.ticket) as tickets into v_left from gone g;
-  -- Nobody else can lock these for long: no client has heard of the terms.
+  -- Once more, for what was granted by one of the places meanwhile. Nobody else can lock these for long: no client has heard of the
+  -- terms.
   with mine as materialized (
     select l.name
       from lease l
@@ -744,7 +896,12 @@ begin
   forgotten as (
     delete from lease l using idle where l.name = idle.name returning 1)
   select count(*) into v_count from forgotten;
-  delete from holder h where h.ended_at < v_before;
+  -- By the holder one sees how long its leases stay closed.
+  delete from holder h
+   where h.ended_at < v_before
+     and not exists (select from lease l
+                      where l.holder_id = h.id
+                        and free_at(l.available_at, l.deadline, l.grace, h.expires_at, h.ended_at) > clock_timestamp());
   return v_count;
 end $$;
 
@@ -796,6 +953,7 @@ revoke all on function
   fencepost.wake_up(uuid, bigint, bigint),
   fencepost.wake(text[]),
   fencepost.draw_tokens(text, integer),
+  fencepost.forget_dead(text[], bigint[]),
   fencepost.grant_next(text[]),
   fencepost.let_go(text[]),
   fencepost.next_after(text[], bigint[]),
@@ -804,7 +962,8 @@ revoke all on function
   fencepost.release(text[], bigint[], uuid),
   fencepost.leave(uuid, text[], bigint[]),
   fencepost.give_back(uuid, text[], bigint[]),
-  fencepost.hand_on(uuid)
+  fencepost.hand_on(uuid),
+  fencepost.limit_term(text, bigint, uuid, bigint)
 from public;
 
 -- Who could use leases before can do so now: what is made anew has no rights.
@@ -823,7 +982,7 @@ begin
       'fencepost.acquire(text[], uuid, bigint, text, boolean, boolean, bigint, bigint, bigint, bigint[]), '
       'fencepost.acquire_all(text[], uuid, bigint, text, boolean, bigint, bigint, bigint), '
       'fencepost.release(text[], bigint[], uuid), fencepost.leave(uuid, text[], bigint[]), '
-      'fencepost.give_back(uuid, text[], bigint[]), fencepost.hand_on(uuid) to ' || v_role;
+      'fencepost.give_back(uuid, text[], bigint[]), fencepost.hand_on(uuid), fencepost.limit_term(text, bigint, uuid, bigint) to ' || v_role;
     execute 'grant select on fencepost.waiters to ' || v_role;
   end loop;
 end $$;
@@ -860,6 +1019,7 @@ select l.name,
           l.holder_id is null or coalesce(h.ended_at < h.expires_at, false) as is_given_back) s;
 
 drop view fencepost.waiters;
+drop function fencepost.limit_term(text, bigint, uuid, bigint);
 drop function fencepost.hand_on(uuid);
 drop function fencepost.give_back(uuid, text[], bigint[]);
 drop function fencepost.leave(uuid, text[], bigint[]);
@@ -869,6 +1029,7 @@ drop function fencepost.acquire(text[], uuid, bigint, text, boolean, boolean, bi
 drop function fencepost.next_after(text[], bigint[]);
 drop function fencepost.let_go(text[]);
 drop function fencepost.grant_next(text[]);
+drop function fencepost.forget_dead(text[], bigint[]);
 drop function fencepost.draw_tokens(text, integer);
 drop function fencepost.wake(text[]);
 drop function fencepost.wake_up(uuid, bigint, bigint);

@@ -69,6 +69,8 @@ export class InvalidArgumentError extends FencepostError {
 
 /** Who stands in the way of a lease. What the database does not know is undefined. */
 export interface Contender {
+  /** It does not hold the lease, which is free, but stands first in line for it. */
+  readonly isInLine: boolean
   /** The holder's label: for people, not an identity. */
   readonly label: string | undefined
   readonly host: string | undefined
@@ -95,14 +97,19 @@ export class NotAcquiredError extends FencepostError {
 
 function describe(contender: Contender | undefined): string {
   if (contender?.label === undefined) return '. Wait longer, or treat it as busy.'
-  const { label, host, pid, since } = contender
+  const { label, host, pid, since, isInLine } = contender
   const where = pid === undefined ? '' : ` (pid ${pid}${host === undefined ? '' : ` on ${host}`})`
   const when = since === undefined ? '' : ` since ${since.toISOString()}`
-  return `: it is held by ${label}${where}${when}. Wait longer, or treat it as busy.`
+  return isInLine
+    ? `: ${label}${where} is first in line for it${when}. Wait in line as well, or take it with "barge".`
+    : `: it is held by ${label}${where}${when}. Wait longer, or treat it as busy.`
 }
 
-/** Why a lease is lost: its holder was ended by the next taker, its time ran out here, or its Fencepost was closed. */
-export type LossReason = 'ended' | 'expired' | 'closed'
+/**
+ * Why a lease is lost: its holder was `ended` by the next taker; it `expired`, because it could not be renewed in time; its Fencepost
+ * was `closed`; or it is `overdue`: its maximum hold has passed.
+ */
+export type LossReason = 'ended' | 'expired' | 'closed' | 'overdue'
 
 /** The lease is no longer held. It is the reason of the lease's `signal` and final for that handle. */
 export class LeaseLostError extends FencepostError {
@@ -115,6 +122,7 @@ export class LeaseLostError extends FencepostError {
       ended: 'the database says its holder has ended',
       expired: 'it could not be renewed in time',
       closed: 'its Fencepost was closed',
+      overdue: 'it has been held for as long as its maxHold allows',
     }[reason]
     super(
       'LEASE_LOST',

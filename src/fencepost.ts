@@ -1,8 +1,9 @@
 import { hostname } from 'node:os'
 import { systemClock } from './clock.ts'
 import { type ConnectOptions, connectionConfig } from './database/connect-options.ts'
-import { Connection, type TextRow } from './database/connection.ts'
+import { Connection, type Ear, type TextRow } from './database/connection.ts'
 import { RequestFailure, describeFailure } from './database/failure.ts'
+import { Listener } from './database/listener.ts'
 import type { MigrateOptions, MigrateResult } from './database/migrate.ts'
 import { schemaGreeting } from './database/schema.ts'
 import type { DoctorReport } from './doctor/finding.ts'
@@ -27,6 +28,7 @@ import { type AcquireRequest, LeaseClient } from './lease/lease-client.ts'
 import { type LeaseInfo, listLeases, readLeaseInfo } from './lease/lease-list.ts'
 import { checkName } from './lease/name.ts'
 import { type HolderIdentity, Protocol } from './lease/protocol.ts'
+import { Wakes } from './lease/wakes.ts'
 import { type Logger, harmless, silent } from './logger.ts'
 
 export interface OpenOptions extends ConnectOptions {
@@ -40,6 +42,11 @@ export interface OpenOptions extends ConnectOptions {
   readonly meta?: Readonly<Record<string, unknown>> | undefined
   /** Bound on connecting and on each request of fencepost's own. 100 ms to 5 minutes, default 10 s. */
   readonly requestTimeout?: Duration | undefined
+  /**
+   * Whether waiters listen for wake-ups, over one connection that is open while somebody waits. False: they ask about once a
+   * second, as they also do where wake-ups do not come, such as behind a transaction-mode pooler. Default true.
+   */
+  readonly listen?: boolean | undefined
   /** Where trouble is reported that no caller is waiting for. Default: nowhere. */
   readonly logger?: Logger | undefined
 }
@@ -49,6 +56,23 @@ export interface LeaseOptions {
   readonly ttl?: Duration | undefined
   /** The token sequence to draw from, fixed for a lease by its first grant. Default `default`, shared by all leases. */
   readonly sequence?: string | undefined
+  /**
+   * Minimum hold: nobody else is granted the lease for so long after the grant, even when it is released or its holder dies before. So that
+   * a job that takes moments runs once although its starts are skewed. 0 to 1 day, default 0.
+   */
+  readonly minHold?: Duration | undefined
+  /**
+   * Maximum hold: the lease is lost so long after the grant, however well it is renewed (`lost`, with reason `overdue`), and others can be
+   * granted it. For work that may hang. At least the Fencepost's `minTtl` and `minHold`, at most 366 days. Default: none.
+   */
+  readonly maxHold?: Duration | undefined
+  /**
+   * Nobody else is granted the lease for so long after a term that was not released: its holder has died, or could not renew it, or
+   * held it for too long, and may go on for a while with what the database cannot refuse. 0 to 1 day, default 0.
+   */
+  readonly graceAfterCrash?: Duration | undefined
+  /** Takes the lease when it is free, although others stand in line for it. Default false. */
+  readonly barge?: boolean | undefined
 }
 
 export interface AcquireOptions extends LeaseOptions {
@@ -86,7 +110,8 @@ const maxMany = 10_000
 export class Fencepost implements AsyncDisposable {
   readonly #protocol: Protocol
   readonly #grants: Connection
-  readonly #connect: (applicationName: string) => Connection
+  readonly #listener: Listener | undefined
+  readonly #connect: (applicationName: string, ear?: Ear) => Connection
   readonly #timeoutMs: number
   readonly #leases: LeaseClient<Lease>
   readonly #identity: Omit<HolderIdentity, 'id'>
@@ -111,15 +136,34 @@ export class Fencepost implements AsyncDisposable {
     }
     const config = connectionConfig(options)
     const clock = systemClock
-    this.#connect = (applicationName) =>
-      new Connection({ config, applicationName, clock, logger }, schemaGreeting)
+    const timeoutMs = this.#timeoutMs
+    const wakes = new Wakes()
+    const deliver = (wake: string): boolean => wakes.deliver(wake)
+    this.#connect = (applicationName, ear) =>
+      new Connection(
+        { config, applicationName, clock, logger, ...(ear === undefined ? {} : { ear }) },
+        schemaGreeting,
+      )
     this.#grants = this.#connect('fencepost')
-    this.#protocol = new Protocol(this.#grants, clock, this.#timeoutMs)
+    this.#protocol = new Protocol({ grants: this.#grants, clock, logger, timeoutMs, deliver })
+    this.#listener = checkFlag('listen', options.listen, true)
+      ? new Listener({
+          connect: (ear) => this.#connect('fencepost listener', ear),
+          notify: (payloads) => this.#protocol.notify(payloads),
+          heard: deliver,
+          changed: () => wakes.askAll(),
+          clock,
+          logger,
+          timeoutMs,
+        })
+      : undefined
     this.#leases = new LeaseClient({
       protocol: this.#protocol,
       clock,
       logger,
       identity: this.#identity,
+      wakes,
+      listener: this.#listener,
       connectBeats: () => this.#connect('fencepost beats'),
       createLease: (held) => new Lease(held),
     })
@@ -262,8 +306,8 @@ export class Fencepost implements AsyncDisposable {
    */
   async takeFixedTerm(name: string, options: LeaseOptions = {}): Promise<Fence> {
     if (this.#closing !== undefined) throw closedError()
-    const { ttlMs, sequence } = this.#request(name, options)
-    return { term: await takeFixedTerm(this.#protocol, this.#identity, { name, ttlMs, sequence }) }
+    const { ttlMs, asking } = this.#request(name, options)
+    return { term: await takeFixedTerm(this.#protocol, this.#identity, { name, ttlMs, asking }) }
   }
 
   /** Ends the holder of a fixed term, at once and for good. Of no effect when it has ended already. */
@@ -277,12 +321,7 @@ export class Fencepost implements AsyncDisposable {
    * @throws NotAcquiredError when `wait` has passed; the signal's reason when it aborted.
    */
   async acquire(name: string, options: AcquireOptions = {}): Promise<Lease> {
-    const { wait, signal } = options
-    const [lease] = await this.#leases.acquire({
-      ...this.#request(name, options),
-      waitMs: waitMsOf(wait),
-      signal,
-    })
+    const [lease] = await this.#leases.acquire(waiting(this.#request(name, options), options))
     return lease!
   }
 
@@ -329,10 +368,7 @@ export class Fencepost implements AsyncDisposable {
    * ```
    */
   async acquireAll(names: readonly string[], options: AcquireOptions = {}): Promise<Leases> {
-    const { wait, signal } = options
-    return new Leases(
-      await this.#leases.acquire({ ...this.#requestAll(names, options), waitMs: waitMsOf(wait), signal }),
-    )
+    return new Leases(await this.#leases.acquire(waiting(this.#requestAll(names, options), options)))
   }
 
   /**
@@ -429,7 +465,7 @@ export class Fencepost implements AsyncDisposable {
 
   async #close(): Promise<void> {
     await this.#leases.close(closedError())
-    await this.#grants.close()
+    await Promise.all([this.#grants.close(), this.#listener?.close()])
   }
 
   /** What may take long runs on a connection of its own, so that no grant queues behind it. */
@@ -471,10 +507,24 @@ export class Fencepost implements AsyncDisposable {
   }
 
   #request(name: string, options: LeaseOptions): AcquireRequest {
+    const { ttl, sequence, minHold, maxHold, graceAfterCrash, barge } = options
+    const minHoldMs = durationMs('minHold', minHold ?? 0, { minMs: 0, maxMs: dayMs })
     return {
       names: [checkName('the name of a lease', name)],
-      ttlMs: options.ttl === undefined ? this.#ttlMs : durationMs('ttl', options.ttl, this.#ttlBounds),
-      sequence: options.sequence === undefined ? 'default' : checkName('sequence', options.sequence),
+      ttlMs: ttl === undefined ? this.#ttlMs : durationMs('ttl', ttl, this.#ttlBounds),
+      asking: {
+        sequence: sequence === undefined ? 'default' : checkName('sequence', sequence),
+        stands: false,
+        barges: checkFlag('barge', barge, false),
+        bounds: {
+          minHoldMs,
+          maxHoldMs:
+            maxHold === undefined
+              ? Number.POSITIVE_INFINITY
+              : durationMs('maxHold', maxHold, { minMs: Math.max(this.#minTtlMs, minHoldMs), maxMs: yearMs }),
+          graceMs: durationMs('graceAfterCrash', graceAfterCrash ?? 0, { minMs: 0, maxMs: dayMs }),
+        },
+      },
       waitMs: 0,
       signal: undefined,
     }
@@ -483,6 +533,19 @@ export class Fencepost implements AsyncDisposable {
   get #ttlBounds(): { minMs: number; maxMs: number } {
     return { minMs: this.#minTtlMs, maxMs: dayMs }
   }
+}
+
+/** The same request, ready to wait. Several leases, all or none, are waited for outside the line. */
+function waiting(request: AcquireRequest, { wait, signal }: AcquireOptions): AcquireRequest {
+  const waitMs = waitMsOf(wait)
+  const stands = waitMs > 0 && request.names.length === 1
+  return { ...request, asking: { ...request.asking, stands }, waitMs, signal }
+}
+
+function checkFlag(option: string, value: unknown, otherwise: boolean): boolean {
+  if (value === undefined) return otherwise
+  if (typeof value === 'boolean') return value
+  throw new InvalidArgumentError(option, value, `${option} must be true or false; got ${show(value)}`)
 }
 
 function waitMsOf(wait: Duration | undefined): number {
@@ -519,7 +582,7 @@ async function underLeases<Held extends Lease | Leases, T>(
   }
   // "not-held" is how a loss comes out that no heartbeat has met yet.
   lost ??= leases[outcomes.indexOf('not-held')]
-  if (lost !== undefined) throw lost.signal.reason ?? new LeaseLostError(lost.name, lost.token, 'ended')
+  if (lost !== undefined) throw lost.loss ?? new LeaseLostError(lost.name, lost.token, 'ended')
   return result
 }
 

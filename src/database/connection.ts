@@ -11,6 +11,15 @@ export interface ConnectionOptions {
   readonly applicationName: string
   readonly clock: Clock
   readonly logger: Logger
+  /** What is told of a session beside the answers to requests. */
+  readonly ear?: Ear
+}
+
+/** Hears what a session says by itself. */
+export interface Ear {
+  notified(channel: string, payload: string): void
+  /** The session has ended, whoever ended it. */
+  ended(): void
 }
 
 export interface Request {
@@ -170,7 +179,12 @@ class Session {
     })
     this.#client.on('end', () => {
       this.#ended = true
+      options.ear?.ended()
     })
+    const { ear } = options
+    if (ear !== undefined) {
+      this.#client.on('notification', ({ channel, payload = '' }) => ear.notified(channel, payload))
+    }
     this.#client.on('notice', (notice) => {
       if (isStandbyWarning(notice)) this.#warned = true
     })

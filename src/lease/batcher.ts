@@ -22,6 +22,11 @@ export class Batcher<Request, Answer> {
     this.#maxSize = maxSize
   }
 
+  /** Nothing waits, and nothing is on the wire. */
+  get isIdle(): boolean {
+    return !this.#isRunning
+  }
+
   add(request: Request): Promise<Answer> {
     const { promise, resolve, reject } = Promise.withResolvers<Answer>()
     this.#waiting.push({ request, resolve, reject })

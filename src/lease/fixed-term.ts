@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto'
 import { RequestFailure, describeFailure } from '../database/failure.ts'
 import { NotAcquiredError, SequenceMismatchError } from '../errors.ts'
-import type { HolderIdentity, Protocol } from './protocol.ts'
+import type { Asking, HolderIdentity, Protocol } from './protocol.ts'
 import type { Term } from './term.ts'
 
 /**
@@ -11,13 +11,14 @@ import type { Term } from './term.ts'
 export async function takeFixedTerm(
   protocol: Protocol,
   identity: Omit<HolderIdentity, 'id'>,
-  request: { readonly name: string; readonly ttlMs: number; readonly sequence: string },
+  request: { readonly name: string; readonly ttlMs: number; readonly asking: Asking },
 ): Promise<Term> {
-  const { name, ttlMs, sequence } = request
+  const { name, ttlMs, asking } = request
+  const { sequence } = asking
   const holderId = randomUUID()
   try {
     await protocol.join({ ...identity, id: holderId }, ttlMs)
-    const [answer] = await protocol.acquire([name], holderId, 1, sequence)
+    const [answer] = await protocol.acquire([name], holderId, 1, asking)
     if (answer?.isGranted === true) return { lease: name, token: answer.token, holderId, sequence }
     const contender = answer?.refusal.contender
     throw answer?.refusal.reason === 'sequence'

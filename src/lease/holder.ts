@@ -3,7 +3,7 @@ import type { Connection } from '../database/connection.ts'
 import { RequestFailure } from '../database/failure.ts'
 import type { LossReason } from '../errors.ts'
 import type { Logger } from '../logger.ts'
-import type { HolderIdentity, Protocol } from './protocol.ts'
+import type { HolderIdentity, Protocol, Unsettled } from './protocol.ts'
 import {
   type Moment,
   type Trust,
@@ -28,6 +28,8 @@ export interface HolderOptions {
   isSpare(): boolean
   /** Called after a confirmed beat with the monotonic time at which it was sent. */
   onBeat(sentAtMs: number): void
+  /** Called when attempts without an answer have been undone, and perhaps places in line with them. */
+  onSettled(): void
 }
 
 /** What a holder tells the leases that hang on it. */
@@ -48,6 +50,8 @@ export class Holder {
   readonly #clock: Clock
   readonly #logger: Logger
   readonly #listeners = new Set<HolderListener>()
+  /** Apart from the others, because thousands of leases may hang on one holder, and few want to know. */
+  readonly #renewalListeners = new Set<() => void>()
   #trust: Trust | undefined
   #loss: { readonly reason: LossReason; readonly cause: unknown } | undefined
   #isAtRisk = false
@@ -56,8 +60,8 @@ export class Holder {
   #cancelBeat: () => void = () => {}
   #cancelDeadline: () => void = () => {}
   #attempt = 0
-  /** Names whose last attempt got no answer, with that attempt. */
-  readonly #unsettled = new Map<string, number>()
+  /** Attempts that got no answer. */
+  #unsettled: readonly Unsettled[] = []
 
   constructor(options: HolderOptions) {
     this.id = options.identity.id
@@ -113,6 +117,12 @@ export class Holder {
     this.#listeners.delete(listener)
   }
 
+  /** Calls the listener after each confirmed beat, until the returned function is called. */
+  onRenewal(listener: () => void): () => void {
+    this.#renewalListeners.add(listener)
+    return () => this.#renewalListeners.delete(listener)
+  }
+
   /** Declares the holder lost: every lease on it is told, the heartbeat stops, and the row is ended when possible. */
   lose(reason: LossReason, cause?: unknown): void {
     if (this.#loss !== undefined) return
@@ -121,6 +131,7 @@ export class Holder {
     this.#cancelDeadline()
     for (const listener of [...this.#listeners]) listener.lost(reason, cause)
     this.#listeners.clear()
+    this.#renewalListeners.clear()
     if (reason === 'expired') this.#endInDatabase()
   }
 
@@ -141,24 +152,23 @@ export class Holder {
    * the next attempt, whichever comes first.
    */
   leaveUnsettled(attempt: number, names: readonly string[]): void {
-    for (const name of names) this.#unsettled.set(name, attempt)
+    this.#unsettled = [...this.#unsettled, ...names.map((name) => ({ name, attempt }))]
     this.#settleLater(1)
   }
 
   async settle(): Promise<void> {
-    while (this.#unsettled.size > 0) {
-      const open = new Map(this.#unsettled)
+    while (this.#unsettled.length > 0) {
+      const open = this.#unsettled
+      // oxlint-disable-next-line no-await-in-loop -- What comes meanwhile is a question of its own, asked after this one.
       await this.#protocol.settle(this.id, open)
-      // What has come meanwhile is a later attempt, and a question of its own.
-      for (const [name, attempt] of open) {
-        if (this.#unsettled.get(name) === attempt) this.#unsettled.delete(name)
-      }
+      this.#unsettled = this.#unsettled.filter((one) => !open.includes(one))
+      this.#options.onSettled()
     }
   }
 
   #settleLater(tries: number): void {
     this.#clock.after(beatRetryMs(this.ttlMs, tries, Math.random()), () => {
-      if (this.#unsettled.size === 0 || this.#loss !== undefined) return
+      if (this.#unsettled.length === 0 || this.#loss !== undefined) return
       this.settle().catch((error: unknown) => {
         this.#logger.debug(`fencepost: an unanswered acquire could not be settled yet: ${String(error)}`)
         this.#settleLater(tries + 1)
@@ -230,6 +240,7 @@ export class Holder {
       if (this.#checkDeadline()) return
       if (isAlive) {
         this.#confirm(sentAt)
+        for (const listener of [...this.#renewalListeners]) listener()
         this.#options.onBeat(sentAt.monotonicMs)
       } else this.lose('ended')
     } catch (error) {

@@ -2,6 +2,7 @@ import type { Clock } from '../clock.ts'
 import type { Connection, Request, TextRow } from '../database/connection.ts'
 import { RequestFailure, isRetryable } from '../database/failure.ts'
 import type { Contender } from '../errors.ts'
+import type { Logger } from '../logger.ts'
 import { optionalNumber } from './lease-list.ts'
 import type { Token } from './term.ts'
 
@@ -14,14 +15,43 @@ export interface HolderIdentity {
   readonly meta: Readonly<Record<string, unknown>>
 }
 
+/** How a lease is asked for. Requests that are asked for alike travel together. */
+export interface Asking {
+  readonly sequence: string
+  /** Where it is refused, stand in line. */
+  readonly stands: boolean
+  /** Do not mind those in line. */
+  readonly barges: boolean
+  readonly bounds: TermBounds
+}
+
+/** What is agreed about a term when it is granted. */
+export interface TermBounds {
+  /** Nobody else is granted the lease for so long, even when it is released before. */
+  readonly minHoldMs: number
+  /** The term ends after so long. Infinity: never. */
+  readonly maxHoldMs: number
+  /** Nobody else is granted the lease for so long after the term, unless it was released. */
+  readonly graceMs: number
+}
+
 /** Why a lease was not granted, in the words of `fencepost.acquire`. */
 export interface Refusal {
-  readonly reason: 'held' | 'draining' | 'contended' | 'not_yet' | 'sequence'
+  readonly reason: 'held' | 'queued' | 'draining' | 'contended' | 'not_yet' | 'sequence' | 'gone'
   readonly contender: Contender
+  /** The place in line, for as long as it is valid. */
+  readonly ticket: string | undefined
+  /** Until then the passing of time alone does not bring the lease. */
+  readonly againMs: number
 }
 
 export type AcquireAnswer =
-  | { readonly isGranted: true; readonly token: Token }
+  | {
+      readonly isGranted: true
+      readonly token: Token
+      /** Until the end of its maximum hold, when the database answered. */
+      readonly deadlineMs: number | undefined
+    }
   | { readonly isGranted: false; readonly refusal: Refusal }
 
 /** All of the leases, with their tokens in the order of the names; or none, and what stands in the way. */
@@ -29,7 +59,20 @@ export type AcquireAllAnswer =
   | { readonly isGranted: true; readonly tokens: readonly Token[] }
   | { readonly isGranted: false; readonly name: string; readonly refusal: Refusal }
 
-export type ReleaseAnswer = 'released' | 'not_held' | 'draining'
+export interface ReleaseAnswer {
+  readonly outcome: 'released' | 'not_held' | 'draining'
+  /** Straight to the next in line. */
+  readonly isHandedOver: boolean
+}
+
+/** What the room does with a wake-up: true when it was for somebody in this process. */
+export type DeliverWake = (wake: string) => boolean
+
+/** An attempt to acquire a lease whose answer was lost. */
+export interface Unsettled {
+  readonly name: string
+  readonly attempt: number
+}
 
 /** The holder has expired or ended, says the database. */
 export function isHolderGone(error: unknown): boolean {
@@ -44,6 +87,16 @@ export function isVoided(error: unknown): boolean {
 /** Statements that were rolled back for another one's sake are sent again at most so often. */
 const maxRetries = 20
 
+export interface ProtocolOptions {
+  readonly grants: Connection
+  readonly clock: Clock
+  readonly logger: Logger
+  /** For everything about one request. */
+  readonly timeoutMs: number
+  /** Gets the wake-ups that come out of a request first; those for other processes are sent. */
+  readonly deliver: DeliverWake
+}
+
 /**
  * One typed call per database function. Each holder's beats have a connection to themselves, so that they never queue
  * behind anything; all else shares one. Every method throws RequestFailure.
@@ -51,12 +104,16 @@ const maxRetries = 20
 export class Protocol {
   readonly #grants: Connection
   readonly #clock: Clock
+  readonly #logger: Logger
   readonly #timeoutMs: number
+  readonly #deliver: DeliverWake
 
-  constructor(grants: Connection, clock: Clock, timeoutMs: number) {
-    this.#grants = grants
-    this.#clock = clock
-    this.#timeoutMs = timeoutMs
+  constructor(options: ProtocolOptions) {
+    this.#grants = options.grants
+    this.#clock = options.clock
+    this.#logger = options.logger
+    this.#timeoutMs = options.timeoutMs
+    this.#deliver = options.deliver
   }
 
   /** Asks nothing, but finds out whether the database can be used at all. */
@@ -82,8 +139,14 @@ export class Protocol {
     return rows[0]?.['alive'] === 't'
   }
 
+  /** Ends the holder, so that its leases are free at once, and lets those go on that somebody waits for. */
   async end(holderId: string): Promise<void> {
     await this.#call(this.#grants, { text: 'select fencepost.end_holder($1::uuid)', values: [holderId] })
+    const rows = await this.#call(this.#grants, {
+      text: 'select fencepost.hand_on($1::uuid) as wake',
+      values: [holderId],
+    })
+    this.#wake(rows)
   }
 
   /** The answers are in the order of the names. */
@@ -91,12 +154,32 @@ export class Protocol {
     names: readonly string[],
     holderId: string,
     attempt: number,
+    asking: Asking,
+  ): Promise<AcquireAnswer[]> {
+    const { sequence, stands, barges, bounds } = asking
+    const rows = await this.#call(this.#grants, {
+      name: 'fencepost_acquire',
+      text:
+        `select ${acquireColumns} from fencepost.acquire($1::text[], $2::uuid, $3::bigint, $4::text, $5::boolean, ` +
+        '$6::boolean, $7::bigint, $8::bigint, $9::bigint)',
+      values: [names, holderId, attempt, sequence, stands, barges, ...boundValues(bounds)],
+    })
+    return inOrder(names, rows).map(readAcquireAnswer)
+  }
+
+  /** Asks again for those who stand in line. It may be repeated: a ticket is good for one grant. */
+  async askAgain(
+    names: readonly string[],
+    tickets: readonly string[],
+    holderId: string,
     sequence: string,
   ): Promise<AcquireAnswer[]> {
     const rows = await this.#call(this.#grants, {
-      name: 'fencepost_acquire',
-      text: 'select * from fencepost.acquire($1::text[], $2::uuid, $3::bigint, $4::text)',
-      values: [names, holderId, attempt, sequence],
+      name: 'fencepost_ask_again',
+      text:
+        `select ${acquireColumns} from fencepost.acquire($1::text[], $2::uuid, p_sequence => $3::text, ` +
+        'p_tickets => $4::bigint[])',
+      values: [names, holderId, sequence, tickets],
     })
     return inOrder(names, rows).map(readAcquireAnswer)
   }
@@ -105,12 +188,15 @@ export class Protocol {
     names: readonly string[],
     holderId: string,
     attempt: number,
-    sequence: string,
+    asking: Asking,
   ): Promise<AcquireAllAnswer> {
+    const { sequence, barges, bounds } = asking
     const rows = await this.#call(this.#grants, {
       name: 'fencepost_acquire_all',
-      text: 'select * from fencepost.acquire_all($1::text[], $2::uuid, $3::bigint, $4::text)',
-      values: [names, holderId, attempt, sequence],
+      text:
+        'select name, token, reason, label, host, pid, since_ms, remaining_ms from fencepost.acquire_all($1::text[], ' +
+        '$2::uuid, $3::bigint, $4::text, $5::boolean, $6::bigint, $7::bigint, $8::bigint)',
+      values: [names, holderId, attempt, sequence, barges, ...boundValues(bounds)],
     })
     const refused = rows.flatMap((row) => {
       const answer = readAcquireAnswer(row)
@@ -132,21 +218,59 @@ export class Protocol {
   ): Promise<ReleaseAnswer[]> {
     const rows = await this.#call(this.#grants, {
       name: 'fencepost_release',
-      text: 'select * from fencepost.release($1::text[], $2::bigint[], $3::uuid)',
+      text: 'select name, outcome, wake from fencepost.release($1::text[], $2::bigint[], $3::uuid)',
       values: [names, tokens.map(String), holderId],
     })
-    return inOrder(names, rows).map((row) => row['outcome'] as ReleaseAnswer)
+    this.#wake(rows)
+    return inOrder(names, rows).map((row) => {
+      const outcome = row['outcome'] as ReleaseAnswer['outcome']
+      return { outcome, isHandedOver: row['wake']?.includes(':') === true }
+    })
   }
 
-  /** Afterwards none of these attempts, by name, grants anything any more, and what they granted is given back. */
-  async settle(holderId: string, attempts: ReadonlyMap<string, number>): Promise<void> {
+  /** Leaves the line; what was granted meanwhile goes on. False: somebody works on the lease right now, ask again. */
+  async leave(holderId: string, names: readonly string[], tickets: readonly string[]): Promise<boolean[]> {
+    const rows = await this.#call(this.#grants, {
+      text: 'select name, outcome, wake from fencepost.leave($1::uuid, $2::text[], $3::bigint[])',
+      values: [holderId, names, tickets],
+    })
+    this.#wake(rows)
+    return inOrder(names, rows).map((row) => row['outcome'] === 'left')
+  }
+
+  /** Lets a term end by itself. False: ask again. */
+  async limitTerm(name: string, token: Token, holderId: string, withinMs: number): Promise<boolean> {
+    const [row] = await this.#call(this.#grants, {
+      text: 'select fencepost.limit_term($1::text, $2::bigint, $3::uuid, $4::bigint) as outcome',
+      values: [name, token.toString(), holderId, Math.ceil(withinMs)],
+    })
+    return row?.['outcome'] !== 'draining'
+  }
+
+  /** Afterwards none of these attempts grants anything or stands in line any more, and what they were granted is given back. */
+  async settle(holderId: string, attempts: readonly Unsettled[]): Promise<void> {
     await this.#call(this.#grants, {
       text: 'select fencepost.void_attempts($1::uuid, $2::bigint)',
-      values: [holderId, Math.max(...attempts.values())],
+      values: [holderId, Math.max(...attempts.map(({ attempt }) => attempt))],
     })
-    await this.#call(this.#grants, {
-      text: 'select fencepost.give_back($1::uuid, $2::text[], $3::bigint[])',
-      values: [holderId, [...attempts.keys()], [...attempts.values()]],
+    const rows = await this.#call(this.#grants, {
+      text: 'select fencepost.give_back($1::uuid, $2::text[], $3::bigint[]) as wake',
+      values: [holderId, attempts.map(({ name }) => name), attempts.map(({ attempt }) => attempt)],
+    })
+    this.#wake(rows)
+  }
+
+  /** Sends a notification on the channel of the wake-ups. */
+  async notify(payloads: readonly string[]): Promise<void> {
+    await this.#call(this.#grants, { text: 'select fencepost.wake($1::text[])', values: [payloads] })
+  }
+
+  /** Whoever is to be woken is here, or is told by a statement of its own, whose failure is no failure of the request. */
+  #wake(rows: readonly TextRow[]): void {
+    const wakes = rows.flatMap(({ wake }) => (wake == null || this.#deliver(wake) ? [] : [wake]))
+    if (wakes.length === 0) return
+    this.notify(wakes).catch((error: unknown) => {
+      this.#logger.warn(`fencepost: a wake-up was not sent, the waiter finds out by asking: ${String(error)}`)
     })
   }
 
@@ -184,6 +308,14 @@ function inOrder(names: readonly string[], rows: readonly TextRow[]): TextRow[] 
   })
 }
 
+/** Named one by one, so that a plan outlives the columns that a later schema adds. */
+const acquireColumns =
+  'name, token, reason, label, host, pid, since_ms, remaining_ms, ticket, again_ms, deadline_ms'
+
+function boundValues({ minHoldMs, maxHoldMs, graceMs }: TermBounds): (number | null)[] {
+  return [minHoldMs, Number.isFinite(maxHoldMs) ? maxHoldMs : null, graceMs]
+}
+
 /** When a refused lease may be free, roughly. One of another sequence never is. */
 function latenessMs({ reason, contender }: Refusal): number {
   return reason === 'sequence' ? Number.POSITIVE_INFINITY : (contender.remainingMs ?? 0)
@@ -191,12 +323,21 @@ function latenessMs({ reason, contender }: Refusal): number {
 
 function readAcquireAnswer(row: TextRow): AcquireAnswer {
   const token = row['token']
-  if (token !== null && token !== undefined) return { isGranted: true, token: BigInt(token) as Token }
+  if (token !== null && token !== undefined) {
+    return {
+      isGranted: true,
+      token: BigInt(token) as Token,
+      deadlineMs: optionalNumber(row['deadline_ms']),
+    }
+  }
   return {
     isGranted: false,
     refusal: {
       reason: row['reason'] as Refusal['reason'],
+      ticket: row['ticket'] ?? undefined,
+      againMs: optionalNumber(row['again_ms'] ?? row['remaining_ms']) ?? 0,
       contender: {
+        isInLine: row['reason'] === 'queued',
         label: row['label'] ?? undefined,
         host: row['host'] ?? undefined,
         pid: optionalNumber(row['pid']),

@@ -1,14 +1,40 @@
 import type { Connection } from '../database/connection.ts'
 import { RequestFailure } from '../database/failure.ts'
 import { Batcher } from './batcher.ts'
-import type { ReleaseOutcome } from './held-lease.ts'
+import type { HandOverOutcome } from './held-lease.ts'
 import { Holder, type HolderOptions } from './holder.ts'
-import type { AcquireAllAnswer, AcquireAnswer, ReleaseAnswer } from './protocol.ts'
-import type { Term } from './term.ts'
+import {
+  type AcquireAllAnswer,
+  type AcquireAnswer,
+  type Asking,
+  type ReleaseAnswer,
+  isHolderGone,
+} from './protocol.ts'
+import { type Term, type Token, marginMs } from './term.ts'
 
-export interface SeatOptions extends Omit<HolderOptions, 'onBeat' | 'isSpare'> {
+/** A grant, with the end of its maximum hold as this process sees it. */
+export interface Grant {
+  readonly isGranted: true
+  readonly token: Token
+  /** By the monotonic clock. Infinity: it has none. */
+  readonly deadlineMs: number
+}
+
+export type Refused = AcquireAnswer & { readonly isGranted: false }
+export type RefusedOne = AcquireAllAnswer & { readonly isGranted: false }
+
+/** A name, and the place in line for it. */
+export interface Place {
+  readonly name: string
+  readonly ticket: string
+  readonly sequence: string
+}
+
+export interface SeatOptions extends Omit<HolderOptions, 'onBeat' | 'isSpare' | 'onSettled'> {
   /** Asked at the time of a beat whether a seat that nobody uses may go. True: it is being closed. */
   retire(seat: Seat): boolean
+  /** Places in line that this holder has may be gone. */
+  onSettled(holderId: string): void
 }
 
 /** A holder, and the requests that are made in its name: gathered into batches, and followed until they are known. */
@@ -16,8 +42,10 @@ export class Seat {
   readonly holder: Holder
   readonly #options: SeatOptions
   readonly #joined: Promise<void>
-  /** One batch per token sequence, because a call draws from one. */
-  readonly #acquires = new Map<string, Batcher<string, AcquireAnswer>>()
+  /** One batch for all who ask alike. */
+  readonly #acquires = new Map<string, Batcher<string, Grant | Refused>>()
+  readonly #questions = new Map<string, Batcher<Place, Grant | Refused>>()
+  readonly #leaves: Batcher<Place, boolean>
   readonly #releases: Batcher<Term, ReleaseAnswer>
   /** Requests that are under way. */
   #inUse = 0
@@ -32,7 +60,15 @@ export class Seat {
       ...options,
       onBeat: (sentAtMs) => void this.#confirmGivenBack(sentAtMs),
       isSpare: () => this.#inUse === 0 && options.retire(this),
+      onSettled: () => options.onSettled(identity.id),
     })
+    this.#leaves = new Batcher((places) =>
+      protocol.leave(
+        identity.id,
+        places.map(({ name }) => name),
+        places.map(({ ticket }) => ticket),
+      ),
+    )
     this.#releases = new Batcher((terms) =>
       protocol.release(
         terms.map((term) => term.lease),
@@ -63,64 +99,142 @@ export class Seat {
     await this.beats.close()
   }
 
-  /** Asks for a lease, together with all who ask meanwhile. */
-  async acquire(name: string, sequence: string): Promise<AcquireAnswer> {
-    let batcher = this.#acquires.get(sequence)
-    if (batcher === undefined) {
-      batcher = new Batcher((names) => this.#sendAcquire(names, sequence))
-      this.#acquires.set(sequence, batcher)
-    }
+  /** Keeps the seat while somebody waits under it. The returned function lets go. */
+  use(): () => void {
     this.#inUse += 1
-    try {
-      const answer = await batcher.add(name)
-      // A grant is durable, and with it the release that came before.
-      if (answer.isGranted) this.#givenBack.delete(name)
-      return answer
-    } finally {
+    return () => {
       this.#inUse -= 1
     }
   }
 
-  /** Asks for all of the leases or none, in a call of its own. */
-  async acquireAll(names: readonly string[], sequence: string): Promise<AcquireAllAnswer> {
-    this.#inUse += 1
-    try {
-      const { protocol } = this.#options
-      const answer = await this.#attempt(names, (attempt) =>
-        protocol.acquireAll(names, this.holder.id, attempt, sequence),
+  /** Asks for a lease, together with all who ask alike meanwhile. */
+  acquire(name: string, asking: Asking): Promise<Grant | Refused> {
+    const batch = (names: string[]): Promise<(Grant | Refused)[]> =>
+      this.#attempt(names, async (attempt) => {
+        const sentAtMs = this.#options.clock.monotonicMs()
+        const answers = await this.#options.protocol.acquire(names, this.holder.id, attempt, asking)
+        // The database has counted from later than this.
+        return answers.map((answer) =>
+          answer.isGranted ? this.#grant(answer.token, sentAtMs, asking.bounds.maxHoldMs) : answer,
+        )
+      })
+    return this.#add(this.#acquires, JSON.stringify(asking), batch, name, name)
+  }
+
+  /** Asks with the place in line, together with all who do meanwhile. */
+  askAgain(place: Place): Promise<Grant | Refused> {
+    const { sequence } = place
+    const batch = async (places: Place[]): Promise<(Grant | Refused)[]> => {
+      const sentAtMs = this.#options.clock.monotonicMs()
+      const answers = await this.#options.protocol.askAgain(
+        places.map(({ name }) => name),
+        places.map(({ ticket }) => ticket),
+        this.holder.id,
+        sequence,
       )
-      if (answer.isGranted) for (const name of names) this.#givenBack.delete(name)
-      return answer
+      return answers.map((answer) =>
+        answer.isGranted
+          ? this.#grant(answer.token, sentAtMs, answer.deadlineMs ?? Number.POSITIVE_INFINITY)
+          : answer,
+      )
+    }
+    return this.#add(this.#questions, sequence, batch, place, place.name)
+  }
+
+  /**
+   * Leaves the line, and what has been granted meanwhile goes on to the next. Asks until it is known, or the holder is gone and its
+   * places with it.
+   */
+  async leave(place: Place): Promise<void> {
+    const { clock, logger } = this.#options
+    const done = this.use()
+    try {
+      for (let tries = 1; !this.holder.isLost; tries += 1) {
+        try {
+          // oxlint-disable-next-line no-await-in-loop -- Until it is known.
+          if (await this.#leaves.add(place)) return
+        } catch (error) {
+          logger.debug(`fencepost: the line for lease "${place.name}" is left once more: ${String(error)}`)
+        }
+        // oxlint-disable-next-line no-await-in-loop
+        await new Promise<void>((resolve) => clock.after(Math.min(2 ** tries, 500), resolve))
+      }
     } finally {
-      this.#inUse -= 1
+      done()
+    }
+  }
+
+  /** A grant that has come by a wake-up is durable, and with it the release that came before. */
+  granted(name: string): void {
+    this.#givenBack.delete(name)
+  }
+
+  /** Asks for all of the leases or none, in a call of its own. */
+  async acquireAll(
+    names: readonly string[],
+    asking: Asking,
+  ): Promise<{ readonly isGranted: true; readonly grants: readonly Grant[] } | RefusedOne> {
+    const done = this.use()
+    try {
+      const { protocol, clock } = this.#options
+      return await this.#attempt(names, async (attempt) => {
+        const sentAtMs = clock.monotonicMs()
+        const answer = await protocol.acquireAll(names, this.holder.id, attempt, asking)
+        if (!answer.isGranted) return answer
+        for (const name of names) this.granted(name)
+        const grants = answer.tokens.map((token) => this.#grant(token, sentAtMs, asking.bounds.maxHoldMs))
+        return { isGranted: true, grants }
+      })
+    } catch (error) {
+      this.#noticeEnd(error)
+      throw error
+    } finally {
+      done()
+    }
+  }
+
+  /** Has the database end the term after so long. Asks until it has agreed or the holder is gone. */
+  async limit(term: Term, withinMs: number): Promise<void> {
+    const { clock, logger, protocol } = this.#options
+    for (let tries = 1; !this.holder.isLost; tries += 1) {
+      try {
+        // oxlint-disable-next-line no-await-in-loop -- Until it is known.
+        if (await protocol.limitTerm(term.lease, term.token, this.holder.id, withinMs)) return
+      } catch (error) {
+        logger.debug(`fencepost: the end of lease "${term.lease}" is asked for once more: ${String(error)}`)
+      }
+      // oxlint-disable-next-line no-await-in-loop
+      await new Promise<void>((resolve) => clock.after(Math.min(10 * 2 ** tries, 1000), resolve))
     }
   }
 
   /** Asks until it is known, or until the TTL has passed without an answer. Then it goes on asking quietly. */
-  async giveBack(term: Term): Promise<ReleaseOutcome> {
-    this.#inUse += 1
+  async giveBack(term: Term): Promise<HandOverOutcome> {
+    const done = this.use()
     try {
       return await this.#release(term)
     } finally {
-      this.#inUse -= 1
+      done()
     }
   }
 
-  #release(term: Term): Promise<ReleaseOutcome> {
+  #release(term: Term): Promise<HandOverOutcome> {
     const { clock, logger, ttlMs } = this.#options
     const startedMs = clock.monotonicMs()
-    const { promise, resolve } = Promise.withResolvers<ReleaseOutcome>()
-    let sleepMs = 10
+    const { promise, resolve } = Promise.withResolvers<HandOverOutcome>()
+    let sleepMs = 1
     let isUnsure = false
     const ask = async (): Promise<void> => {
       try {
-        const answer = await this.#releases.add(term)
+        const { outcome, isHandedOver } = await this.#releases.add(term)
+        // Durable, unlike a release.
+        if (isHandedOver) return resolve('handed-over')
         // While our holder lives nobody else can have freed it: an earlier request did, and its answer was lost.
-        if (answer === 'released' || (answer === 'not_held' && isUnsure && this.holder.isAlive)) {
+        if (outcome === 'released' || (outcome === 'not_held' && isUnsure && this.holder.isAlive)) {
           this.#givenBack.set(term.lease, { term, atMs: clock.monotonicMs() })
           return resolve('released')
         }
-        if (answer === 'not_held') return resolve(isUnsure ? 'unknown' : 'not-held')
+        if (outcome === 'not_held') return resolve(isUnsure ? 'unknown' : 'not-held')
       } catch (error) {
         isUnsure = true
         logger.debug(`fencepost: release of lease "${term.lease}" is sent again: ${String(error)}`)
@@ -143,7 +257,10 @@ export class Seat {
     const older = [...this.#givenBack.values()].filter(({ atMs }) => atMs < sentAtMs)
     await Promise.all(
       older.map(async ({ term }) => {
-        const answer = await this.#releases.add(term).catch(() => 'unknown' as const)
+        const answer = await this.#releases.add(term).then(
+          ({ outcome }) => outcome,
+          () => 'unknown' as const,
+        )
         if (this.#givenBack.get(term.lease)?.term !== term) return
         if (answer === 'not_held') this.#givenBack.delete(term.lease)
         else if (answer === 'released') {
@@ -153,10 +270,39 @@ export class Seat {
     )
   }
 
-  #sendAcquire(names: string[], sequence: string): Promise<AcquireAnswer[]> {
-    return this.#attempt(names, (attempt) =>
-      this.#options.protocol.acquire(names, this.holder.id, attempt, sequence),
-    )
+  #grant(token: Token, sentAtMs: number, maxHoldMs: number): Grant {
+    const { ttlMs } = this.#options
+    return { isGranted: true, token, deadlineMs: sentAtMs + maxHoldMs - marginMs(Math.min(ttlMs, maxHoldMs)) }
+  }
+
+  /** The database says that the holder has expired or ended. */
+  #noticeEnd(error: unknown): void {
+    if (isHolderGone(error)) this.holder.lose('ended', error)
+  }
+
+  async #add<Request>(
+    batchers: Map<string, Batcher<Request, Grant | Refused>>,
+    key: string,
+    send: (requests: Request[]) => Promise<(Grant | Refused)[]>,
+    request: Request,
+    name: string,
+  ): Promise<Grant | Refused> {
+    const batcher = batchers.get(key) ?? new Batcher(send)
+    batchers.set(key, batcher)
+    const done = this.use()
+    try {
+      const answer = await batcher.add(request)
+      // A grant is durable, and with it the release that came before.
+      if (answer.isGranted) this.granted(name)
+      return answer
+    } catch (error) {
+      this.#noticeEnd(error)
+      throw error
+    } finally {
+      done()
+      // Ways of asking may be many; those that nobody uses are not kept.
+      if (batcher.isIdle && batchers.size > 4) batchers.delete(key)
+    }
   }
 
   /** One numbered attempt; what it may have been granted is followed up when its answer is lost. */

@@ -36,6 +36,7 @@ test('migrate installs the schema, and nothing when it is called again', async (
       'applied 0003_protected_tables',
       'applied 0004_resources',
       'applied 0005_acquire_all',
+      'applied 0006_waiting',
       '',
     ].join('\n'),
     stderr: '',
@@ -72,6 +73,7 @@ test('--down removes the newest migration, and tokens go on rising after the nex
   }
   const before = await token()
   for (const name of [
+    '0006_waiting',
     '0005_acquire_all',
     '0004_resources',
     '0003_protected_tables',

@@ -3,7 +3,7 @@ import type { Connection } from '../../src/database/connection.ts'
 import { RequestFailure } from '../../src/database/failure.ts'
 import type { LossReason } from '../../src/errors.ts'
 import { Holder } from '../../src/lease/holder.ts'
-import type { Protocol } from '../../src/lease/protocol.ts'
+import type { Protocol, Unsettled } from '../../src/lease/protocol.ts'
 import { silent } from '../../src/logger.ts'
 import { ManualClock, settled } from '../support/manual-clock.ts'
 
@@ -48,9 +48,9 @@ class ScriptedDatabase {
     end: async (id: string) => {
       this.ended.push(id)
     },
-    settle: async (_: string, attempts: ReadonlyMap<string, number>) => {
+    settle: async (_: string, attempts: readonly Unsettled[]) => {
       if (this.reply === 'silence') throw new RequestFailure('unknown', new Error('silence'))
-      this.settled.push(Object.fromEntries(attempts))
+      this.settled.push(Object.fromEntries(attempts.map(({ name, attempt }) => [name, attempt])))
     },
   } as unknown as Protocol
 
@@ -65,6 +65,7 @@ class ScriptedDatabase {
       beats: { isOpen: true } as Connection,
       isSpare: () => false,
       onBeat: (sentAtMs) => this.confirmedAt.push(sentAtMs),
+      onSettled: () => {},
     })
     const risks: number[] = []
     const losses: LossReason[] = []

@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest'
-import type { Refusal } from '../../src/lease/protocol.ts'
-import { Line, Patience, PatienceOver, nextTryMs } from '../../src/lease/waiting.ts'
+import { Line, type Turn } from '../../src/lease/line.ts'
+import { Patience, PatienceOver } from '../../src/lease/patience.ts'
 import { ManualClock, settled } from '../support/manual-clock.ts'
 
 const never = new AbortController().signal
@@ -9,9 +9,13 @@ function patience(clock: ManualClock, waitMs = Number.POSITIVE_INFINITY, signal 
   return new Patience(clock, waitMs, signal)
 }
 
+function newLine(): Line<string> {
+  return new Line((turn) => turn.leave())
+}
+
 describe('the line of one process', () => {
   test('is first come, first served', async () => {
-    const line = new Line()
+    const line = newLine()
     const clock = new ManualClock()
     const turn = line.tryEnter('a')!
     const order: number[] = []
@@ -30,13 +34,13 @@ describe('the line of one process', () => {
   })
 
   test('does not let one name wait for another', () => {
-    const line = new Line()
+    const line = newLine()
     line.tryEnter('a')
     expect(line.tryEnter('b')).toBeDefined()
   })
 
   test('leaving twice does not take the turn from the next one', async () => {
-    const line = new Line()
+    const line = newLine()
     const turn = line.tryEnter('a')!
     const next = line.enter('a', patience(new ManualClock()))
     turn.leave()
@@ -46,7 +50,7 @@ describe('the line of one process', () => {
   })
 
   test('a waiter that gives up leaves no gap', async () => {
-    const line = new Line()
+    const line = newLine()
     const clock = new ManualClock()
     const turn = line.tryEnter('a')!
     const giving = line.enter('a', patience(clock, 100))
@@ -59,7 +63,7 @@ describe('the line of one process', () => {
   })
 
   test('a waiter that gives up in the moment its turn comes passes it on', async () => {
-    const line = new Line()
+    const line = newLine()
     const turn = line.tryEnter('a')!
     const abort = new AbortController()
     const giving = line.enter('a', patience(new ManualClock(), undefined, abort.signal))
@@ -70,51 +74,53 @@ describe('the line of one process', () => {
     await expect(giving).rejects.toThrow('enough')
     expect(await staying).toBeDefined()
   })
-})
 
-describe('patience', () => {
-  test('ends with the signal’s reason when it aborts, also when it had aborted before', async () => {
+  test('is the next one’s turn when the first has been granted the lease, but not for who only tries', async () => {
+    const line = newLine()
+    const turn = line.tryEnter('a')!
+    const over = line.hold('a')
+    turn.leave()
+    expect(line.tryEnter('a')).toBeUndefined()
+    const next = await line.enter('a', patience(new ManualClock()))
+    next.leave()
+    expect(line.tryEnter('a')).toBeUndefined()
+    expect(line.tryEnter('a', true)).toBeUndefined()
+    over()
+    over()
+    expect(line.tryEnter('a')).toBeDefined()
+  })
+
+  test('lets who barges ask beside whoever has the turn, without taking it', async () => {
+    const line = newLine()
+    const turn = line.tryEnter('a')!
+    line.tryEnter('a', true)!.leave()
+    expect(line.tryEnter('a')).toBeUndefined()
+    turn.leave()
+    expect(line.tryEnter('a')).toBeDefined()
+  })
+
+  test('hands what the first one leaves to the next, and keeps the turn when there is none', async () => {
+    const line = newLine()
+    const turn = line.tryEnter('a')!
+    expect(turn.leaveTo('place')).toBe(false)
+    expect(line.tryEnter('a')).toBeUndefined()
+    const next = line.enter('a', patience(new ManualClock()))
+    expect(turn.leaveTo('place')).toBe(true)
+    expect((await next).legacy).toBe('place')
+    expect(turn.leaveTo('again')).toBe(false)
+  })
+
+  test('gives the turn of one who gave up in the moment it came to whoever clears up', async () => {
+    const left: Turn<string>[] = []
+    const line = new Line<string>((turn) => void left.push(turn))
+    const turn = line.tryEnter('a')!
     const abort = new AbortController()
-    const waiting = patience(new ManualClock(), undefined, abort.signal)
-    const sleeping = waiting.sleep(1000)
-    abort.abort(new Error('stop'))
-    await expect(sleeping).rejects.toThrow('stop')
-    expect(waiting.isOver).toBe(true)
-    await expect(patience(new ManualClock(), undefined, abort.signal).sleep(1)).rejects.toThrow('stop')
-  })
-
-  test('ends at its limit, and leaves no timer behind when it ends earlier', async () => {
-    const clock = new ManualClock()
-    const limited = patience(clock, 500)
-    const sleeping = limited.sleep(10_000)
-    sleeping.catch(() => {})
-    await clock.advance(499)
-    expect(limited.isOver).toBe(false)
-    await clock.advance(1)
-    await expect(sleeping).rejects.toThrow(PatienceOver)
-    patience(clock, 500).done()
-    expect(clock.timers).toBe(0)
-  })
-})
-
-describe('the next try', () => {
-  const refusal = (reason: Refusal['reason'], remainingMs?: number): Refusal => ({
-    reason,
-    contender: { label: undefined, host: undefined, pid: undefined, since: undefined, remainingMs },
-  })
-
-  test('is just after the holder’s time is up, when that is soon', () => {
-    expect(nextTryMs(refusal('held', 400), 1, 0)).toBe(401)
-    expect(nextTryMs(refusal('held', 400), 1, 0.99)).toBeLessThan(410)
-  })
-
-  test('is a bounded poll when the holder has long to live, with jitter', () => {
-    expect(nextTryMs(refusal('held', 60_000), 1, 0)).toBe(750)
-    expect(nextTryMs(refusal('held', 60_000), 1, 1)).toBe(1000)
-  })
-
-  test('is a moment later when the lease is between two terms, and backs off', () => {
-    const pauses = [1, 2, 3, 4, 5, 6].map((tries) => nextTryMs(refusal('draining'), tries, 1))
-    expect(pauses).toEqual([25, 50, 100, 200, 250, 250])
+    const giving = line.enter('a', patience(new ManualClock(), undefined, abort.signal))
+    giving.catch(() => {})
+    abort.abort(new Error('enough'))
+    turn.leaveTo('place')
+    await expect(giving).rejects.toThrow('enough')
+    await settled()
+    expect(left.map(({ legacy }) => legacy)).toEqual(['place'])
   })
 })

@@ -1,0 +1,37 @@
+import type { Refusal } from './protocol.ts'
+
+/** What a waiter knows when it decides how long to sleep. */
+export interface Situation {
+  readonly ttlMs: number
+  /** It wants to stand in the database's line. */
+  readonly stands: boolean
+  /** Wake-ups come. */
+  readonly isListening: boolean
+  /** Attempts in a row, from 1. */
+  readonly tries: number
+  /** In [0, 1): keeps waiters out of step. */
+  readonly random: number
+}
+
+/** Without wake-ups a waiter asks at least this often. */
+const pollMs = 1000
+/** Somebody takes or gives back the lease right now: the answer will be another one very soon. */
+const briefMs = 25
+
+/**
+ * Milliseconds to sleep after a refusal: until the passing of time alone may bring the lease (who is behind somebody in line
+ * sleeps until that one would be dead too), but no longer than a wake-up may have been lost for. With wake-ups that is a
+ * TTL or a little less, so at most two questions are asked per TTL; without, a second.
+ */
+export function nextTryMs({ reason, againMs, ticket }: Refusal, situation: Situation): number {
+  const { ttlMs, stands, isListening, tries, random } = situation
+  const jitter = 0.75 + random / 4
+  const isBetweenTerms = againMs === 0 && (reason === 'draining' || reason === 'contended')
+  // Who was not let in the line came while the lease was just changing hands.
+  if (isBetweenTerms || (stands && ticket === undefined)) {
+    return Math.min(briefMs * 2 ** Math.min(tries - 1, 4), 250) * jitter
+  }
+  const bound = (stands && isListening ? ttlMs : pollMs) * jitter
+  // A moment more, because the time is the database's as it was when it answered.
+  return Math.min(againMs + 1 + random * 5, bound)
+}

@@ -1,0 +1,78 @@
+import { createHash } from 'node:crypto'
+import type { Token } from './term.ts'
+
+/** Called with the token that was granted; without one, to ask. */
+type Woken = (token: Token | undefined) => void
+
+interface Sleeper {
+  readonly holderId: string
+  readonly woken: Woken
+}
+
+/** Wake-ups that overtook the answer with their ticket, at most. */
+const maxEarly = 10_000
+
+/**
+ * Who waits in this process, by ticket. A wake-up is `ticket`, to ask, or `ticket:token:proof`, when the database has granted the
+ * lease. The proof is made with the holder's secret, so a wake-up that somebody else has made up only leads to a question.
+ */
+export class Wakes {
+  readonly #sleepers = new Map<string, Sleeper>()
+  readonly #early = new Map<string, string>()
+  #expecting = 0
+
+  /** Until the returned function is called, tickets may be on their way here: a wake-up that overtakes one is kept. */
+  expect(): () => void {
+    this.#expecting += 1
+    return () => {
+      this.#expecting -= 1
+      if (this.#expecting === 0) this.#early.clear()
+    }
+  }
+
+  /** Has the holder's place called when a wake-up comes, or at once when one has come already. The returned function ends it. */
+  add(ticket: string, holderId: string, woken: Woken): () => void {
+    const sleeper = { holderId, woken }
+    this.#sleepers.set(ticket, sleeper)
+    const early = this.#early.get(ticket)
+    if (early !== undefined) {
+      this.#early.delete(ticket)
+      this.deliver(early)
+    }
+    return () => {
+      if (this.#sleepers.get(ticket) === sleeper) this.#sleepers.delete(ticket)
+    }
+  }
+
+  /** False when it is for nobody in this process, as far as is known. */
+  deliver(wake: string): boolean {
+    const [ticket = '', token, proof] = wake.split(':')
+    const sleeper = this.#sleepers.get(ticket)
+    if (sleeper === undefined) {
+      if (this.#expecting > 0 && /^\d+$/.test(ticket)) this.#keep(ticket, wake)
+      return false
+    }
+    const isProven =
+      token !== undefined && proof === proofOf(sleeper.holderId, ticket, token) && /^\d{1,19}$/.test(token)
+    sleeper.woken(isProven ? (BigInt(token) as Token) : undefined)
+    return true
+  }
+
+  /** Wake-ups may have been missed: everybody asks, or everybody of one holder. */
+  askAll(holderId?: string): void {
+    for (const sleeper of [...this.#sleepers.values()]) {
+      if (holderId === undefined || sleeper.holderId === holderId) sleeper.woken(undefined)
+    }
+  }
+
+  #keep(ticket: string, wake: string): void {
+    this.#early.set(ticket, wake)
+    const [oldest] = this.#early.keys()
+    if (this.#early.size > maxEarly && oldest !== undefined) this.#early.delete(oldest)
+  }
+}
+
+/** As `fencepost.wake_up` makes it. */
+function proofOf(holderId: string, ticket: string, token: string): string {
+  return createHash('sha256').update(`${holderId}:${ticket}:${token}`).digest('hex').slice(0, 24)
+}
