@@ -438,8 +438,15 @@ export class Fencepost implements AsyncDisposable {
 
   /** Every lease the database knows, by name: for people and tools, out of date the moment it is read. */
   async leases(): Promise<LeaseInfo[]> {
-    const rows = await this.#ask('list the leases', listLeases, [])
+    const rows = await this.#ask('list the leases', listLeases, [null])
     return rows.map(readLeaseInfo)
+  }
+
+  /** One lease as the database knows it, with those who stand in line; undefined when it was never granted, or is forgotten. */
+  async inspect(name: string): Promise<LeaseInfo | undefined> {
+    const checked = checkName('the name of a lease', name)
+    const [row] = await this.#ask(`look at lease "${checked}"`, listLeases, [checked])
+    return row === undefined ? undefined : readLeaseInfo(row)
   }
 
   /** Forgets leases that nobody has held for so long. Tokens go on rising. Returns how many were forgotten. */

@@ -2,8 +2,8 @@ export { Fencepost, type AcquireOptions, type LeaseOptions, type OpenOptions } f
 export type { ConnectOptions } from './database/connect-options.ts'
 export { Lease } from './fence/lease.ts'
 export { Leases } from './fence/leases.ts'
-export type { LeaseEvents, LeaseState, ReleaseOutcome } from './lease/held-lease.ts'
-export type { LeaseInfo } from './lease/lease-list.ts'
+export type { HandOverOutcome, LeaseEvents, LeaseState, ReleaseOutcome } from './lease/held-lease.ts'
+export type { LeaseInfo, WaiterInfo } from './lease/lease-list.ts'
 export type { Term, Token } from './lease/term.ts'
 export {
   inheritedFence,

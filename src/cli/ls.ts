@@ -27,6 +27,9 @@ function asJson(lease: LeaseInfo): Record<string, unknown> {
     since: lease.since?.toISOString() ?? null,
     remainingMs: lease.remainingMs ?? null,
     sequence: lease.sequence,
+    waiters: lease.waiters.map(({ holder, host, pid, since }) => {
+      return { holder, host: host ?? null, pid: pid ?? null, since: since.toISOString() }
+    }),
   }
 }
 
@@ -34,13 +37,24 @@ function leaseTable(leases: readonly LeaseInfo[]): string {
   if (leases.length === 0) return 'no leases yet'
   return asTable(
     ['LEASE', 'TOKEN', 'STATE', 'HOLDER', 'SINCE', 'EXPIRES IN'],
-    leases.map((lease) => [
-      lease.name,
-      lease.token.toString(),
-      lease.state,
-      lease.holder ?? '',
-      lease.since?.toISOString() ?? '',
-      lease.remainingMs === undefined ? '' : `${(lease.remainingMs / 1000).toFixed(1)}s`,
+    leases.flatMap((lease) => [
+      [
+        lease.name,
+        lease.token.toString(),
+        lease.state,
+        lease.holder ?? '',
+        lease.since?.toISOString() ?? '',
+        lease.remainingMs === undefined ? '' : `${(lease.remainingMs / 1000).toFixed(1)}s`,
+      ],
+      // The name again, so that each line can be read by itself.
+      ...lease.waiters.map(({ holder, since }) => [
+        lease.name,
+        '',
+        'waiting',
+        holder,
+        since.toISOString(),
+        '',
+      ]),
     ]),
     ['left', 'right', 'left', 'left', 'left', 'right'],
   )

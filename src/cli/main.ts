@@ -63,10 +63,12 @@ withDatabase(program.command('migrate'))
   .action(report(async (options: never) => (await import('./migrate.ts')).runMigrate(options)))
 
 withDatabase(program.command('ls'))
-  .description('List the leases: name, token, state, holder, since, time left.')
+  .description(
+    'List the leases (name, token, state, holder, since, time left) and, below each, who waits for it in line.',
+  )
   .option(
     '--json',
-    'print JSON: an array of {name, token, state, holder, host, pid, since, remainingMs, sequence}',
+    'print JSON: an array of {name, token, state, holder, host, pid, since, remainingMs, sequence, waiters}',
   )
   .addHelpText(
     'after',

@@ -1,5 +1,5 @@
 import { hostname } from 'node:os'
-import { beforeAll, expect, test } from 'vitest'
+import { beforeAll, expect, test, vi } from 'vitest'
 import { fencedTransaction } from '../../src/index.ts'
 import { Cli, runCli } from '../support/cli.ts'
 import { useDatabase } from '../support/database.ts'
@@ -11,9 +11,20 @@ const empty = useDatabase({ migrated: false })
 /** Greater than a JSON number holds exactly. */
 const firstToken = 2n ** 53n + 1n
 
-const keys = ['name', 'token', 'state', 'holder', 'host', 'pid', 'since', 'remainingMs', 'sequence']
+const keys = [
+  'name',
+  'token',
+  'state',
+  'holder',
+  'host',
+  'pid',
+  'since',
+  'remainingMs',
+  'sequence',
+  'waiters',
+]
 
-/** One lease in each state: draining, expired, free, held. */
+/** One lease in each state, draining, expired, free, held, withheld; and somebody who waits for the held one. */
 beforeAll(async () => {
   await database.query('select fencepost.raise_token_floor($1, $2)', [
     'default',
@@ -30,9 +41,13 @@ beforeAll(async () => {
   const freed = await lasting.acquire('free')
   await freed.release()
   await lasting.acquire('held')
+  await (await lasting.acquire('withheld', { minHold: '1h' })).release()
+  const waiting = await database.open({ ttl: '1h', label: 'worker-3' })
+  waiting.acquire('held').catch(() => {})
+  await vi.waitUntil(async () => (await database.query('select from fencepost.waiter')).length === 1)
 })
 
-test('ls --json is an array of nine keys each, with tokens as strings', async () => {
+test('ls --json is an array of ten keys each, with tokens as strings', async () => {
   const before = Date.now()
   const result = await runCli(['ls', '--json'], { url: database.url })
   expect(result).toMatchObject({ code: 0, stderr: '' })
@@ -66,13 +81,18 @@ test('ls --json is an array of nine keys each, with tokens as strings', async ()
       holder: 'worker-1',
       host: hostname(),
       pid: process.pid,
+      waiters: [{ holder: 'worker-3', host: hostname(), pid: process.pid }],
     },
+    { name: 'withheld', token: `${firstToken + 4n}`, state: 'withheld', holder: null, waiters: [] },
   ])
   const held = leases[3]!
   expect(new Date(held['since'] as string).toISOString()).toBe(held['since'])
   expect(Math.abs(Date.parse(held['since'] as string) - before)).toBeLessThan(60_000)
   expect(held['remainingMs']).toBeGreaterThan(3_000_000)
   expect(held['remainingMs']).toBeLessThanOrEqual(3_600_000)
+  expect(leases[4]!['remainingMs']).toBeGreaterThan(3_000_000)
+  const [waiter] = held['waiters'] as { since: string }[]
+  expect(Date.parse(waiter!.since)).toBeGreaterThanOrEqual(Date.parse(held['since'] as string))
 })
 
 test('ls prints a table for people', async () => {
@@ -81,12 +101,16 @@ test('ls prints a table for people', async () => {
   const lines = result.stdout.trimEnd().split('\n')
   const cells = lines.map((line) => line.split(/ {2,}/))
   expect(cells[0]).toEqual(['LEASE', 'TOKEN', 'STATE', 'HOLDER', 'SINCE', 'EXPIRES IN'])
-  expect(cells.slice(1).map((row) => row.slice(0, 4).join(' ').trim())).toEqual([
+  const shown = lines.slice(1).map((line) => line.replaceAll(/ {2,}/g, ' '))
+  const begins = [
     `draining ${firstToken} draining worker-2`,
     `expired ${firstToken + 1n} expired worker-2`,
     `free ${firstToken + 2n} free`,
     `held ${firstToken + 3n} held worker-1`,
-  ])
+    'held waiting worker-3',
+    `withheld ${firstToken + 4n} withheld`,
+  ]
+  expect(shown.map((line, index) => line.slice(0, begins[index]?.length))).toEqual(begins)
   expect(cells[4]!.at(-1)).toMatch(/^\d+(\.\d+)?(ms|s|m|h)$/)
   expect(result.stdout).not.toMatch(/[ \t]+\n/)
 })
