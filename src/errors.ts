@@ -40,6 +40,7 @@ export type FencepostErrorCode =
   | 'STALE_TOKEN'
   | 'RESOURCE_BUSY'
   | 'PASSAGE_LOST'
+  | 'ELECTION_STOPPED'
   | 'CLOSED'
   | 'LOCAL_SERVER_FAILED'
 
