@@ -186,7 +186,11 @@ export class Election<L extends ElectedLease> implements AsyncDisposable {
     return this.#office?.lease
   }
 
-  /** Who leads now, from the database: this process, another one, or nobody. @throws DatabaseError */
+  /**
+   * Who leads now, from the database: this process, another one, or nobody (undefined). Out of date the moment it is read.
+   *
+   * @throws DatabaseError
+   */
   leader(): Promise<Leader | undefined> {
     return this.#electorate.leader()
   }
