@@ -25,10 +25,13 @@ import {
 import type { ReleaseOutcome } from './lease/held-lease.ts'
 import { takeFixedTerm } from './lease/fixed-term.ts'
 import { type AcquireRequest, LeaseClient } from './lease/lease-client.ts'
+import { Line } from './lease/line.ts'
 import { type LeaseInfo, listLeases, readLeaseInfo } from './lease/lease-list.ts'
 import { checkName } from './lease/name.ts'
 import { type HolderIdentity, Protocol } from './lease/protocol.ts'
 import { Wakes } from './lease/wakes.ts'
+import { Election, type ElectionOptions } from './roles/election.ts'
+import type { Leader } from './roles/leader-watch.ts'
 import { type Logger, harmless, silent } from './logger.ts'
 
 export interface OpenOptions extends ConnectOptions {
@@ -115,6 +118,8 @@ export class Fencepost implements AsyncDisposable {
   readonly #timeoutMs: number
   readonly #leases: LeaseClient<Lease>
   readonly #identity: Omit<HolderIdentity, 'id'>
+  readonly #logger: Logger
+  readonly #elections = new Line()
   readonly #ttlMs: number
   readonly #minTtlMs: number
   #closing: Promise<void> | undefined
@@ -128,6 +133,7 @@ export class Fencepost implements AsyncDisposable {
     })
     const { label = `${hostname()}:${process.pid}`, meta = {} } = options
     const logger = options.logger === undefined ? silent : harmless(options.logger)
+    this.#logger = logger
     this.#identity = {
       label: checkName('label', label),
       host: hostname(),
@@ -436,6 +442,48 @@ export class Fencepost implements AsyncDisposable {
     return Promise.all([...leases].map((lease) => lease.release()))
   }
 
+  /**
+   * Takes part in the election of one leader among all processes that elect under this name: it stands in line for the lease of that
+   * name, calls `lead` when it is elected, and stands again after each term, until it is stopped. Never two `lead` at once in
+   * a process. `lease.signal` tells `lead` when it must stop; the lease is given up when it has settled, not before.
+   *
+   * With `candidate: false` it only watches, and needs no `lead`.
+   *
+   * @throws InvalidArgumentError; what happens later is told by events.
+   * @example
+   * ```ts
+   * const election = fencepost.elect('scheduler', { ttl: '10s' }, async (lease) => {
+   *   while (!lease.signal.aborted) {
+   *     await lease.transaction(db, async (tx) => {
+   *       await tx.updateTable('accounts').set({ status: 'settled' }).where('status', '=', 'due').execute()
+   *     })
+   *   }
+   * })
+   * election.on('ended', ({ token, reason }) => console.log(`led under token ${token}: ${reason}`))
+   * process.once('SIGTERM', () => void election.stop())
+   * ```
+   */
+  elect(
+    name: string,
+    options: LeaseOptions & ElectionOptions,
+    lead?: (lease: Lease) => unknown,
+  ): Election<Lease> {
+    if (this.#closing !== undefined) throw closedError()
+    const request = waiting(this.#request(name, options), {})
+    return new Election(name, options, lead, {
+      clock: systemClock,
+      logger: this.#logger,
+      line: this.#elections,
+      ttlMs: request.ttlMs,
+      random: Math.random,
+      acquire: async (signal) => (await this.#leases.acquire({ ...request, signal }))[0]!,
+      leader: async () => {
+        const lease = await this.inspect(name)
+        return lease?.state === 'held' ? asLeader(lease) : undefined
+      },
+    })
+  }
+
   /** Every lease the database knows, by name: for people and tools, out of date the moment it is read. */
   async leases(): Promise<LeaseInfo[]> {
     const rows = await this.#ask('list the leases', listLeases, [null])
@@ -591,6 +639,10 @@ async function underLeases<Held extends Lease | Leases, T>(
   lost ??= leases[outcomes.indexOf('not-held')]
   if (lost !== undefined) throw lost.loss ?? new LeaseLostError(lost.name, lost.token, 'ended')
   return result
+}
+
+function asLeader({ holder, host, pid, token, since }: LeaseInfo): Leader {
+  return { holder, host, pid, token, since }
 }
 
 function closedError(): FencepostError {

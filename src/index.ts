@@ -58,3 +58,6 @@ export { HttpFence, type EnterOptions, type FencedHandler, type HttpFenceOptions
 export type { Passage } from './http/passage.ts'
 export { RequestRefusedError, type RefusalCode, type WritableResponse } from './http/request-refused.ts'
 export type { RequestHeaders } from './http/request-token.ts'
+export type { Election, ElectionEvents, ElectionOptions, StopOutcome } from './roles/election.ts'
+export type { EndReason } from './roles/office.ts'
+export type { Leader } from './roles/leader-watch.ts'

@@ -28,12 +28,12 @@ interface Place<Legacy> {
  * Callers of one process queue here, first come first served, and the first of them stands in the database's line for the
  * process: so the database sees one of them per name and process. Once that one has been granted the lease, it is the next one's turn.
  */
-export class Line<Legacy> {
+export class Line<Legacy = never> {
   readonly #places = new Map<string, Place<Legacy>>()
   readonly #abandon: (turn: Turn<Legacy>) => void
 
   /** `abandon` gets the turn of a caller that gave up in the very moment it came. */
-  constructor(abandon: (turn: Turn<Legacy>) => void) {
+  constructor(abandon: (turn: Turn<Legacy>) => void = (turn) => turn.leave()) {
     this.#abandon = abandon
   }
 

@@ -1,15 +1,8 @@
 import type { Clock } from '../clock.ts'
 import { FencepostError, LeaseLostError } from '../errors.ts'
-import type { LeaseState, ReleaseOutcome } from '../lease/held-lease.ts'
+import type { HandOverOutcome, LeaseState } from '../lease/held-lease.ts'
 import type { Token } from '../lease/term.ts'
 import type { Logger } from '../logger.ts'
-
-/**
- * What became of a lease that was given up: `handed-over`, straight to the next who waited; `released`, because nobody
- * did; `not-held`, because it had been lost before; `unknown`, because the database could not be asked in time, in which
- * case it is free after its TTL at the latest.
- */
-export type HandOverOutcome = 'handed-over' | ReleaseOutcome
 
 /** What an election needs of a lease. */
 export interface ElectedLease {

@@ -10,7 +10,7 @@ function patience(clock: ManualClock, waitMs = Number.POSITIVE_INFINITY, signal 
 }
 
 function newLine(): Line<string> {
-  return new Line((turn) => turn.leave())
+  return new Line()
 }
 
 describe('the line of one process', () => {

@@ -1,5 +1,5 @@
 import { FencepostError } from '../../src/errors.ts'
-import type { Line } from '../../src/lease/waiting.ts'
+import type { Line } from '../../src/lease/line.ts'
 import { Election, type ElectionOptions } from '../../src/roles/election.ts'
 import type { FakeDatabase, FakeLease } from './fake-electorate.ts'
 

@@ -1,7 +1,7 @@
 import { fc, test as property } from '@fast-check/vitest'
 import { describe, expect, test } from 'vitest'
 import { FencepostError, InvalidArgumentError, LeaseLostError, StaleTermError } from '../../src/errors.ts'
-import { Line } from '../../src/lease/waiting.ts'
+import { Line } from '../../src/lease/line.ts'
 import { Election, type StopOutcome } from '../../src/roles/election.ts'
 import type { Leader } from '../../src/roles/leader-watch.ts'
 import { isBrief, lookEveryMs, restMs } from '../../src/roles/rest.ts'

@@ -2,11 +2,12 @@ import { FencepostError, LeaseLostError, type LossReason } from '../../src/error
 import { Events } from '../../src/lease/events.ts'
 import type { LeaseState } from '../../src/lease/held-lease.ts'
 import type { Token } from '../../src/lease/term.ts'
-import { Line } from '../../src/lease/waiting.ts'
+import { Line } from '../../src/lease/line.ts'
 import type { Logger } from '../../src/logger.ts'
 import type { Electorate } from '../../src/roles/election.ts'
 import type { Leader } from '../../src/roles/leader-watch.ts'
-import type { ElectedLease, HandOverOutcome } from '../../src/roles/office.ts'
+import type { HandOverOutcome } from '../../src/lease/held-lease.ts'
+import type { ElectedLease } from '../../src/roles/office.ts'
 import { ManualClock } from '../support/manual-clock.ts'
 
 export const ttlMs = 10_000
