@@ -12,6 +12,9 @@
 --     on the channel can neither use it nor forge one.
 --   * To stand in line one locks the lease row FOR SHARE and looks once more whether it is held. Letting go locks the row
 --     FOR UPDATE first and looks for waiters after that. So one of the two sees the other.
+--   * A lease that nobody holds (its holder died, or it is withheld) is not handed over: the first in line asks for it, and when he
+--     leaves he wakes the next. So whoever stands in line there locks one of those before him FOR KEY SHARE, and who leaves locks
+--     the one he wakes: nobody leaves without having seen who relies on him.
 --   * A wake-up may still be lost: the sender died, the queue was full, nobody listened. Then the waiter asks with its ticket
 --     (p_tickets) when the holder's time is up, and is told that it has been granted. Asking with a ticket can be repeated, because
 --     a ticket is good for one grant.
@@ -84,20 +87,20 @@ begin
 end $$;
 
 -- Draws p_count tokens: those after the one returned. Locks the sequence until the transaction ends, so it comes last.
+-- Runs with its caller's settings.
 create function fencepost.draw_tokens(p_sequence text, p_count integer) returns bigint
-language plpgsql
-set search_path = fencepost, pg_temp as $$
+language plpgsql as $$
 declare
   v_base bigint;
 begin
   loop
-    update token_sequence s set last_token = s.last_token + p_count
+    update fencepost.token_sequence s set last_token = s.last_token + p_count
      where s.name = p_sequence
     returning s.last_token - p_count into v_base;
     if found then
       return v_base;
     end if;
-    insert into token_sequence (name) values (p_sequence) on conflict do nothing;
+    insert into fencepost.token_sequence (name) values (p_sequence) on conflict do nothing;
   end loop;
 end $$;
 
@@ -186,7 +189,8 @@ begin
      where n.available_at > clock_timestamp();
 end $$;
 
--- Lets leases go that the caller has locked FOR UPDATE: to the first in line, or free. Returns whom to wake.
+-- Lets leases go that the caller has locked FOR UPDATE: to the first in line, or free. Returns whom to wake; rows of those who were
+-- passed over are without a name.
 create function fencepost.let_go(p_names text[]) returns table (name text, wake text)
 language plpgsql
 set search_path = fencepost, pg_temp
@@ -219,38 +223,47 @@ begin
     return next;
   end loop;
   if cardinality(v_answered) < cardinality(v_waited) then
-    -- Nobody in line is alive, or all were passed over because somebody was working on their rows. That may come to nothing, so the
-    -- first of them is woken to ask.
+    -- Nobody in line is alive, or all were passed over because somebody was working on their rows. For one of them that may come to
+    -- nothing, and he asks in vain as long as the others are there. So all of them are woken.
     v_waited := array(select u.n from unnest(v_waited) u (n) except all select a.n from unnest(v_answered) a (n));
     return query
-      select u.n, f.ticket::text
-        from unnest(v_waited) u (n)
-       cross join lateral (
-         select w.ticket
-           from waiter w join holder h on h.id = w.holder_id
-          where w.lease = u.n and h.ended_at is null and h.expires_at > clock_timestamp()
-          order by w.ticket
-          limit 1) f;
+      select null::text, w.ticket::text
+        from waiter w join holder h on h.id = w.holder_id
+       where w.lease = any (v_waited) and h.ended_at is null and h.expires_at > clock_timestamp();
     v_kept := v_kept || v_waited;
   end if;
   update lease l set holder_id = null where l.name = any (v_kept);
 end $$;
 
--- Whom to wake because somebody has left the line before him: the first one may have become the first just now.
+-- Whom to wake because somebody has left the line before him: the first one may have become the first just now. Call it after the
+-- places are gone, and nothing that waits after it.
 create function fencepost.next_after(p_names text[], p_tickets bigint[]) returns setof text
-language sql stable
+language sql
 set search_path = fencepost, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off as $$
-  select n.ticket::text
+  select coalesce(held.ticket, free.ticket)::text
     from (select r.name, min(r.ticket) as ticket from unnest(p_names, p_tickets) r (name, ticket) group by r.name) r
-   cross join lateral (
-     select w.ticket
-       from waiter w join holder h on h.id = w.holder_id
-      where w.lease = r.name and h.ended_at is null and h.expires_at > clock_timestamp()
-      order by w.ticket
-      limit 1) n
-   where n.ticket > r.ticket
+    left join lateral (
+      select true as is_held
+        from lease l join holder h on h.id = l.holder_id
+       where l.name = r.name and h.ended_at is null and h.expires_at > clock_timestamp() and l.deadline > clock_timestamp()) l on true
+    left join lateral (
+      select w.ticket
+        from waiter w join holder h on h.id = w.holder_id
+       where l.is_held and w.lease = r.name and h.ended_at is null and h.expires_at > clock_timestamp()
+       order by w.ticket
+       limit 1) held on true
+    left join lateral (
+      select w.ticket
+        from waiter w join holder h on h.id = w.holder_id
+       where l.is_held is null and w.lease = r.name and h.ended_at is null and h.expires_at > clock_timestamp()
+       order by w.ticket
+       limit 1
+         -- Nobody will hand over what nobody holds, and of two who leave at once neither sees that the other does. So who is just leaving
+         -- is passed over, and whoever is found leaves only after us, and looks then.
+         for key share of w skip locked) free on true
+   where coalesce(held.ticket, free.ticket) > r.ticket
 $$;
 
 drop function fencepost.acquire_all(text[], uuid, bigint, text);
@@ -292,10 +305,12 @@ declare
   v_mine text[];
   v_locked text[];
   v_expired uuid[];
+  v_taken text[];
   v_free text[];
   v_fresh text[];
   v_unknown text[];
   v_held uuid[];
+  v_behind text[];
   v_refused text[];
   v_count integer;
   v_base bigint;
@@ -314,18 +329,19 @@ begin
         into v_mine, v_names
         from unnest(p_names, p_tickets) r (name, ticket)
         left join lease l on l.name = r.name and l.holder_id = p_holder
-        left join waiter w on w.holder_id = p_holder and w.lease = r.name;
+        left join lateral (
+          select w.ticket from waiter w where w.holder_id = p_holder and w.lease = r.name limit 1) w on true;
       exit when v_mine is null;
       -- Whoever granted it may not know yet whether a standby has it. The lock of a row is written to the log, and our commit waits
       -- for that. KEY SHARE passes a fenced transaction of the term, and keeps the term from being let go until this is answered.
       with mine as materialized (
         select l.name
           from lease l join unnest(p_names, p_tickets) r (name, ticket) on l.name = r.name
-         where l.name = any (v_mine) and l.holder_id = p_holder and l.ticket = r.ticket
+         where l.holder_id = p_holder and l.ticket = r.ticket
          order by l.name
            for key share of l)
       select array_agg(m.name) into v_locked from mine m;
-      -- What was let go before it could be locked is looked at once more.
+      -- What came or went between the two is looked at once more.
       exit when cardinality(v_locked) = cardinality(v_mine);
     end loop;
     return query
@@ -339,34 +355,50 @@ begin
       select n, null::bigint, 'gone', null::text, null::text, null::integer, null::bigint, null::bigint,
              null::bigint, null::bigint, null::bigint
         from unnest(p_names) n
-       where n <> all (coalesce(v_mine, '{}')) and n <> all (coalesce(v_names, '{}'));
+       where not exists (select from unnest(v_mine || v_names) other where other = n);
     if v_names is null then
       return;
     end if;
   end if;
 
-  -- Rows that look free, and for which nobody alive stands in line before us. SKIP LOCKED, because an open fenced transaction may
+  -- Rows that nobody holds, which is what is granted nearly always. A look at the lease alone: where the lock has to follow a row that
+  -- somebody else has just changed, what is compared is what has been locked. SKIP LOCKED, because an open fenced transaction may
   -- hold the row for long and because another taker who holds it is about to win.
   with seen as materialized (
-    select l.name, case when h.ended_at is null and h.expires_at <= clock_timestamp() then h.id end as expired
-      from lease l left join holder h on h.id = l.holder_id
+    select l.name
+      from lease l
      where l.name = any (v_names)
+       and l.holder_id is null
        and l.sequence = p_sequence
-       and free_at(l.available_at, l.deadline, l.grace, h.expires_at, h.ended_at) <= clock_timestamp()
-       and (p_barge or not is_queued(l.name, p_holder))
+       and l.available_at <= clock_timestamp()
+       -- Mostly nobody waits for anything.
+       and (p_barge or not exists (select from waiter) or not is_queued(l.name, p_holder))
      order by l.name
        for update of l skip locked)
-  select array_agg(s.name), array_agg(distinct s.expired) filter (where s.expired is not null)
-    into v_locked, v_expired
-    from seen s;
+  select array_agg(s.name) into v_free from seen s;
 
-  if coalesce(cardinality(v_locked), 0) < cardinality(v_names) then
+  if coalesce(cardinality(v_free), 0) < cardinality(v_names) then
+    -- Rows whose term looks over, and for which nobody alive stands in line before us.
+    with seen as materialized (
+      select l.name, case when h.ended_at is null and h.expires_at <= clock_timestamp() then h.id end as expired
+        from lease l left join holder h on h.id = l.holder_id
+       where l.name = any (v_names)
+         and l.holder_id is not null
+         and l.sequence = p_sequence
+         and free_at(l.available_at, l.deadline, l.grace, h.expires_at, h.ended_at) <= clock_timestamp()
+         and (p_barge or not is_queued(l.name, p_holder))
+       order by l.name
+         for update of l skip locked)
+    select array_agg(s.name), array_agg(distinct s.expired) filter (where s.expired is not null)
+      into v_locked, v_expired
+      from seen s;
+
     select array_agg(n order by n) into v_unknown
       from unnest(v_names) n
      where not exists (select from lease l where l.name = n);
   end if;
 
-  if v_locked is not null or v_unknown is not null then
+  if v_free is not null or v_locked is not null or v_unknown is not null then
     -- From here on this call may grant. The holder rows are locked in the order of their ids: the expired holders
     -- fully, to end them; our own FOR KEY SHARE, which lets our heartbeat pass but nobody end us before we commit.
     if v_expired is not null then
@@ -387,16 +419,19 @@ begin
       update holder h set ended_at = clock_timestamp()
        where h.id = any (v_expired) and h.ended_at is null and h.expires_at <= clock_timestamp();
     end if;
-    -- Once more, with a snapshot of its own: where the lock had to follow a row that somebody else had just changed, the rows beside it
-    -- were those of the statement's beginning, when the new holder may not have been there yet. Nobody can change them now: to let a
-    -- lease go, take it or stand in its line one locks it. A holder that only ran out just now has not been ended: another time.
-    select array_agg(l.name) into v_free
-      from lease l left join holder h on h.id = l.holder_id
-     where l.name = any (v_locked)
-       and free_at(l.available_at, l.deadline, l.grace,
-                   case when h.ended_at is not null then h.expires_at when h.id is not null then 'infinity' end,
-                   h.ended_at) <= clock_timestamp()
-       and (p_barge or not is_queued(l.name, p_holder));
+    if v_locked is not null then
+      -- Once more, with a snapshot of its own: where the lock had to follow a row that somebody else had just changed, the rows beside it
+      -- were those of the statement's beginning, when the new holder may not have been there yet. Nobody can change them now: to let a
+      -- lease go, take it or stand in its line one locks it. A holder that only ran out just now has not been ended: another time.
+      select array_agg(l.name) into v_taken
+        from lease l left join holder h on h.id = l.holder_id
+       where l.name = any (v_locked)
+         and free_at(l.available_at, l.deadline, l.grace,
+                     case when h.ended_at is not null then h.expires_at when h.id is not null then 'infinity' end,
+                     h.ended_at) <= clock_timestamp()
+         and (p_barge or not is_queued(l.name, p_holder));
+      v_free := v_free || v_taken;
+    end if;
 
     if p_tickets is not null then
       -- A lease that somebody has deleted by hand has no line either.
@@ -449,6 +484,20 @@ begin
     -- KEY SHARE keeps everybody from ending the holder.
     select array_agg(s.id) into v_held
       from (select h.id from holder h where h.id = any (v_held) order by h.id for key share skip locked) s;
+    -- Where nobody holds the lease, nobody will hand it over: somebody who is alive and stands before us has to wake us when he leaves,
+    -- and KEY SHARE keeps him from leaving until he can see us.
+    select array_agg(b.lease) into v_behind
+      from unnest(v_mine) m (name)
+      join lease l on l.name = m.name
+      left join holder h on h.id = l.holder_id
+     cross join lateral (
+       select w.lease
+         from waiter w join holder o on o.id = w.holder_id
+        where w.lease = l.name and w.holder_id <> p_holder and o.ended_at is null and o.expires_at > clock_timestamp()
+        order by w.ticket
+        limit 1
+          for key share of w skip locked) b
+     where h.id is null or h.ended_at is not null or h.expires_at <= clock_timestamp() or l.deadline <= clock_timestamp();
     -- As it is under the locks. What is free by now is asked for again instead, unless others are before us in line or a fenced
     -- transaction keeps it.
     insert into waiter (lease, holder_id, attempt, min_hold, max_hold, grace)
@@ -457,16 +506,21 @@ begin
       from unnest(v_mine) with ordinality m (name, place)
       join lease l on l.name = m.name
       left join holder h on h.id = l.holder_id
-     where case when free_at(l.available_at, l.deadline, l.grace, h.expires_at, h.ended_at) > clock_timestamp()
-                then h.id is null or h.ended_at is not null or h.id = any (v_held)
-                else is_fenced(l.name) or is_queued(l.name, p_holder) end
+     where case when h.ended_at is null and h.expires_at > clock_timestamp() and l.deadline > clock_timestamp()
+                then h.id = any (v_held)
+                when free_at(l.available_at, l.deadline, l.grace, h.expires_at, h.ended_at) > clock_timestamp()
+                then (h.id is null or h.ended_at is not null or h.id = any (v_held))
+                     and (l.name = any (v_behind) or not is_queued(l.name, p_holder))
+                else is_fenced(l.name) or l.name = any (v_behind) end
      order by m.place
     on conflict do nothing;
   end if;
 
   if v_count > 0 then
     -- A grant that was answered must survive a crash.
-    perform be_certain();
+    if current_setting('synchronous_commit') in ('off', 'local') or current_setting('client_min_messages') = 'error' then
+      perform be_certain();
+    end if;
     v_base := draw_tokens(p_sequence, v_count);
     v_now := clock_timestamp();
     if p_tickets is null then
@@ -522,7 +576,11 @@ begin
         from unnest(v_refused) u (n)
         left join lease l on l.name = u.n
         left join holder h on h.id = l.holder_id
-        left join waiter me on me.holder_id = p_holder and me.lease = u.n and (p_stand or p_tickets is not null)
+        -- By itself for each name: joined, all places of the holder would be compared with all names.
+        left join lateral (
+          select w.ticket from waiter w
+           where w.holder_id = p_holder and w.lease = u.n and (p_stand or p_tickets is not null)
+           limit 1) me on true
        cross join lateral (
          select free_at(l.available_at, l.deadline, l.grace, h.expires_at, h.ended_at) as free_at) a
         -- The first in line, and the one just before us: as long as that one lives, it is not our turn.
@@ -608,9 +666,9 @@ drop function fencepost.release(text[], bigint[], uuid);
 
 -- Gives leases back. One row per name: released, not_held (the term is not this holder's any more), or draining
 -- (a fenced transaction of the term is still open, or somebody stands in line right now: ask again). "wake" is for wake(); with a
--- token in it (a colon) the lease has been handed over. Where nobody is in line it does not wait for the disk: a crash can undo a
--- release that was answered, so a holder that lives on asks once more after its next heartbeat, whose flush carries the release
--- along: "not_held" then means that it is durable.
+-- token in it (a colon) the lease has been handed over. A row without a name has one more to wake. Where nobody is in line it does
+-- not wait for the disk: a crash can undo a release that was answered, so a holder that lives on asks once more after its next
+-- heartbeat, whose flush carries the release along: "not_held" then means that it is durable.
 create function fencepost.release(p_names text[], p_tokens bigint[], p_holder uuid)
 returns table (name text, outcome text, wake text)
 language plpgsql security definer
@@ -685,7 +743,7 @@ begin
       return next;
     elsif exists (select from waiter w where w.lease = p_names[1]) then
       return query
-        select n, 'released'::text, g.wake from unnest(p_names) n left join let_go(p_names) g on g.name = n;
+        select n, case when n is not null then 'released' end, g.wake from unnest(p_names) n full join let_go(p_names) g on g.name = n;
     else
       if v_is_ours then
         wake := set_config('synchronous_commit', 'off', true);
@@ -718,9 +776,9 @@ begin
   else
     -- All that is left, and not what still has a line: the last in it may have left since.
     return query
-      select n, 'released'::text, g.wake
+      select n, case when n is not null then 'released' end, g.wake
         from unnest(v_released) n
-        left join let_go(array(select l.name from lease l where l.name = any (v_released) and l.holder_id is not null)) g
+        full join let_go(array(select l.name from lease l where l.name = any (v_released) and l.holder_id is not null)) g
                on g.name = n;
   end if;
   if cardinality(v_released) < cardinality(p_names) then
@@ -728,7 +786,7 @@ begin
       select r.name, case when l.name is null then 'not_held' else 'draining' end, null::text
         from unnest(p_names, p_tokens) r (name, token)
         left join lease l on l.name = r.name and l.token = r.token and l.holder_id = p_holder
-       where r.name <> all (v_released);
+       where not exists (select from unnest(v_released) other where other = r.name);
   end if;
 end $$;
 
@@ -760,12 +818,12 @@ begin
        for update of l skip locked)
   select coalesce(array_agg(m.name), '{}') into v_mine from mine m;
   return query
-    select n, 'left'::text, g.wake from unnest(v_mine) n left join let_go(v_mine) g on g.name = n;
+    select n, case when n is not null then 'left' end, g.wake from unnest(v_mine) n full join let_go(v_mine) g on g.name = n;
   return query
     select r.name, case when l.name is null then 'left' else 'contended' end, null::text
       from unnest(p_names, p_tickets) r (name, ticket)
       left join lease l on l.name = r.name and l.holder_id = p_holder and l.ticket = r.ticket
-     where r.name <> all (v_mine);
+     where not exists (select from unnest(v_mine) other where other = r.name);
   return query select null::text, null::text, a from next_after(p_names, p_tickets) a;
 end $$;
 
@@ -984,6 +1042,16 @@ begin
       'fencepost.release(text[], bigint[], uuid), fencepost.leave(uuid, text[], bigint[]), '
       'fencepost.give_back(uuid, text[], bigint[]), fencepost.hand_on(uuid), fencepost.limit_term(text, bigint, uuid, bigint) to ' || v_role;
     execute 'grant select on fencepost.waiters to ' || v_role;
+  end loop;
+  -- Who could only look at the leases can still do so: a view calls functions with the rights of whoever looks.
+  for v_role in
+    select distinct coalesce(pg_catalog.quote_ident(r.rolname), 'public')
+      from pg_catalog.pg_proc p
+     cross join pg_catalog.aclexplode(p.proacl) a
+      left join pg_catalog.pg_roles r on r.oid = a.grantee
+     where p.oid = 'fencepost.fence_key(text)'::regprocedure and a.privilege_type = 'EXECUTE' and a.grantee <> p.proowner
+  loop
+    execute 'grant execute on function fencepost.free_at(timestamptz, timestamptz, interval, timestamptz, timestamptz) to ' || v_role;
   end loop;
 end $$;
 

@@ -1,7 +1,8 @@
+import { createHash } from 'node:crypto'
 import type { Client } from 'pg'
 import { beforeEach, describe, expect, test } from 'vitest'
 import { TestDatabase, useDatabase } from '../support/database.ts'
-import { SqlHolder } from '../support/sql-holder.ts'
+import { SqlHolder, waitsOrAnswers } from '../support/sql-holder.ts'
 
 // Each guard of the protocol against the attack it is there for, and the same attack with the guard taken out: a test
 // that could not fail would prove nothing.
@@ -54,7 +55,7 @@ beforeEach(async () => {
     await database.query(
       'create table written (place bigserial primary key, token bigint not null, id integer not null default 0)',
     )
-    await database.query('truncate fencepost.lease')
+    await database.query('truncate fencepost.lease, fencepost.waiter')
   }
 })
 
@@ -176,7 +177,7 @@ guard(
     const [first] = await a.acquire('lease')
     const second = b.acquire('lease')
     // The second one either answers at once, or waits for the first one's token.
-    await waitsOrAnswers(database, second)
+    await waitsOrAnswers(database.pool, second)
     await one.query('commit')
     return first?.token != null && (await second)[0]?.token != null
   },
@@ -213,7 +214,7 @@ guard(
     await one.query('begin')
     await one.query('select from fencepost.acquire($1, $2, 1)', [['lease'], a.id])
     const ending = a.end()
-    await waitsOrAnswers(database, ending)
+    await waitsOrAnswers(database.pool, ending)
     const [early] = await database.query<{ ended: boolean }>(
       'select ended_at is not null as ended from fencepost.holder where id = $1',
       [a.id],
@@ -225,33 +226,42 @@ guard(
   },
 )
 
-guard(
-  "release's comparison of the token, against the release of a term that is over",
-  'release',
-  /where l\.token = r\.token and l\.holder_id = p_holder\n\s+order/,
-  'where l.holder_id = p_holder order',
-  async (database) => {
-    const a = await SqlHolder.join(database.pool)
-    const older = await a.take('lease')
-    await a.release('lease', older)
-    await a.take('lease')
-    return (await a.release('lease', older)) === 'released'
-  },
-)
+// One lease goes another way through release than several.
+for (const others of [[], ['another']]) {
+  const way = others.length === 0 ? 'one lease' : 'several'
+  const release = async (holder: SqlHolder, token: bigint): Promise<boolean> => {
+    const rows = await holder.letGoAll(['lease', ...others], [token, ...others.map(() => 1n)].map(String))
+    return rows.find((row) => row.name === 'lease')!.outcome === 'released'
+  }
 
-guard(
-  "release's comparison of the holder, against a former holder with an equal token",
-  'release',
-  /where l\.token = r\.token and l\.holder_id = p_holder\n\s+order/,
-  'where l.token = r.token order',
-  async (database) => {
-    const a = await SqlHolder.join(database.pool)
-    const token = await a.take('lease')
-    const b = await SqlHolder.join(database.pool)
-    await database.query('update fencepost.lease set holder_id = $1', [b.id])
-    return (await a.release('lease', token)) === 'released'
-  },
-)
+  guard(
+    `release's comparison of the token, against the release of a term that is over (${way})`,
+    'release',
+    /l\.token = (r\.token|p_tokens\[1\]) and (?=l\.holder_id = p_holder\s+(order|for update))/g,
+    '',
+    async (database) => {
+      const a = await SqlHolder.join(database.pool)
+      const older = await a.take('lease')
+      await a.release('lease', older)
+      await a.take('lease')
+      return release(a, older)
+    },
+  )
+
+  guard(
+    `release's comparison of the holder, against a former holder with an equal token (${way})`,
+    'release',
+    / and l\.holder_id = p_holder(?=\s+(order|for update))/g,
+    '',
+    async (database) => {
+      const a = await SqlHolder.join(database.pool)
+      const token = await a.take('lease')
+      const b = await SqlHolder.join(database.pool)
+      await database.query('update fencepost.lease set holder_id = $1', [b.id])
+      return release(a, token)
+    },
+  )
+}
 
 guard(
   'the mark of void attempts, against a lost attempt that is carried out late',
@@ -285,6 +295,235 @@ guard(
   },
 )
 
+/** Somebody in line for a lease that nobody holds, and whom nobody has woken. */
+async function isForgotten(
+  database: TestDatabase,
+  ticket: string,
+  wakes: readonly (string | null)[],
+): Promise<boolean> {
+  const rows = await database.query(
+    `select from fencepost.waiter w join fencepost.lease l on l.name = w.lease
+       left join fencepost.holder h on h.id = l.holder_id
+      where w.ticket = $1 and (h.id is null or h.ended_at is not null or h.expires_at <= clock_timestamp())`,
+    [ticket],
+  )
+  return rows.length > 0 && !wakes.some((wake) => wake?.split(':')[0] === ticket)
+}
+
+guard(
+  "standing's lock on the lease row, against a release that does not see who is just standing",
+  'acquire',
+  /for share skip locked/,
+  '',
+  async (database) => {
+    const session = await database.session()
+    const a = await SqlHolder.join(database.pool)
+    const token = await a.take('lease')
+    const b = await SqlHolder.join(database.pool)
+    await session.query('begin')
+    const ticket = await b.on(session).stand('lease')
+    const { outcome, wake } = await a.letGo('lease', token)
+    await session.query('commit')
+    return outcome === 'released' && isForgotten(database, ticket, [wake])
+  },
+)
+
+guard(
+  "standing's lock on the holder of the lease, against its end which does not see who is just standing",
+  'acquire',
+  /(?<=where h\.id = any \(v_held\) order by h\.id )for key share skip locked/,
+  '',
+  async (database) => {
+    const session = await database.session()
+    const a = await SqlHolder.join(database.pool)
+    await a.take('lease')
+    const b = await SqlHolder.join(database.pool)
+    await session.query('begin')
+    const ticket = await b.on(session).stand('lease')
+    const wakes = a.end().then(() => a.handOn())
+    await waitsOrAnswers(database.pool, wakes)
+    await session.query('commit')
+    return isForgotten(database, ticket, await wakes)
+  },
+)
+
+guard(
+  "standing's lock on who stands before, against his leaving a free lease without seeing who is just standing",
+  'acquire',
+  /for key share of w skip locked/,
+  '',
+  async (database) => {
+    const session = await database.session()
+    const a = await SqlHolder.join(database.pool)
+    await a.take('lease')
+    const [b, c] = [await SqlHolder.join(database.pool), await SqlHolder.join(database.pool)]
+    const before = await b.stand('lease')
+    await a.expire()
+    await session.query('begin')
+    const ticket = await c.on(session).stand('lease')
+    const leaving = b.leave(['lease'], [before])
+    await waitsOrAnswers(database.pool, leaving)
+    await session.query('commit')
+    const rows = await leaving
+    return isForgotten(
+      database,
+      ticket,
+      rows.map((row) => row.wake),
+    )
+  },
+)
+
+guard(
+  'the lock on whom it wakes, against two who leave a free lease at once',
+  'next_after',
+  /for key share of w skip locked/,
+  '',
+  async (database) => {
+    const session = await database.session()
+    const a = await SqlHolder.join(database.pool)
+    await a.take('lease')
+    const waiters = []
+    for (let count = 0; count < 3; count += 1) {
+      const holder = await SqlHolder.join(database.pool)
+      waiters.push({ holder, ticket: await holder.stand('lease') })
+    }
+    await a.expire()
+    const [one, two, three] = [waiters[0]!, waiters[1]!, waiters[2]!]
+    await session.query('begin')
+    const first = await one.holder.on(session).leave(['lease'], [one.ticket])
+    const second = two.holder.leave(['lease'], [two.ticket])
+    await waitsOrAnswers(database.pool, second)
+    await session.query('commit')
+    return isForgotten(
+      database,
+      three.ticket,
+      [...first, ...(await second)].map((row) => row.wake),
+    )
+  },
+)
+
+guard(
+  'the waking of those who had to be passed over, against a lease that comes free while they are in line',
+  'let_go',
+  /select null::text, w\.ticket::text\s+from waiter w/,
+  '$& join lease l on false',
+  async (database) => {
+    const session = await database.session()
+    const a = await SqlHolder.join(database.pool)
+    const token = await a.take('lease')
+    const b = await SqlHolder.join(database.pool)
+    const ticket = await b.stand('lease')
+    await session.query('begin')
+    await b.on(session).voidAttempts(0)
+    const rows = await a.letGoAll(['lease'], [token.toString()])
+    await session.query('commit')
+    return isForgotten(
+      database,
+      ticket,
+      rows.map((row) => row.wake),
+    )
+  },
+)
+
+guard(
+  "acquire's second look, against taking what was granted to another between its first one and its lock",
+  'acquire',
+  /select array_agg\(l\.name\) into v_taken\s+from lease l left join holder h[^;]*;/,
+  'v_taken := v_locked;',
+  async (database) => {
+    const [session, gate] = [await database.session(), await database.session()]
+    const former = await SqlHolder.join(database.pool)
+    await former.acquire('first', 'last')
+    await former.end()
+    const [original] = await database.query<{ source: string }>(
+      `select pg_get_functiondef('fencepost.is_queued'::regproc) as source`,
+    )
+    // Stops the batch in the middle of its first look.
+    await database.query(
+      `create or replace function fencepost.is_queued(p_name text, p_holder uuid) returns boolean language plpgsql as $$
+       begin
+         if p_name = 'first' then
+           perform pg_advisory_xact_lock_shared(7700078);
+         end if;
+         return false;
+       end $$`,
+    )
+    try {
+      await gate.query('select pg_advisory_lock(7700078)')
+      const [a, b] = [await SqlHolder.join(session), await SqlHolder.join(database.pool)]
+      const taking = a.acquire('first', 'last')
+      expect(await waitsOrAnswers(database.pool, taking)).toBe('waits')
+      await b.take('last')
+      await gate.query('select pg_advisory_unlock(7700078)')
+      const [row] = (await taking).filter(({ name }) => name === 'last')
+      return row!.token !== null
+    } finally {
+      await database.query(original!.source)
+    }
+  },
+)
+
+guard(
+  'the exact attempts of what is given back, against the loss of another live term',
+  'give_back',
+  /v\.attempt = l\.attempt/g,
+  'l.attempt <= v.attempt',
+  async (database) => {
+    const a = await SqlHolder.join(database.pool)
+    const token = await a.take('lease', { attempt: 5 })
+    await a.voidAttempts(9)
+    await a.giveBack(['lease'], [9])
+    return (await a.release('lease', token)) === 'not_held'
+  },
+)
+
+guard(
+  'the exact attempts of the places that are given up, against the loss of another place in line',
+  'give_back',
+  /w\.attempt = v\.attempt/,
+  'w.attempt <= v.attempt',
+  async (database) => {
+    const a = await SqlHolder.join(database.pool)
+    await a.take('lease')
+    const b = await SqlHolder.join(database.pool)
+    const ticket = await b.stand('lease', { attempt: 5 })
+    await b.voidAttempts(9)
+    await b.giveBack(['lease'], [9])
+    return (await b.askWithTicket('lease', ticket)).reason === 'gone'
+  },
+)
+
+guard(
+  "the holder's secret in the proof of a wake-up, against one who forges it from what everybody can hear",
+  'wake_up',
+  /p_holder \|\| ':' \|\|\s*/,
+  '',
+  async (database) => {
+    const a = await SqlHolder.join(database.pool)
+    const token = await a.take('lease')
+    const b = await SqlHolder.join(database.pool)
+    await b.stand('lease')
+    const [ticket, newer, proof] = (await a.letGo('lease', token)).wake!.split(':')
+    const forged = createHash('sha256').update(`${ticket}:${newer}`).digest('hex').slice(0, 24)
+    return proof === forged
+  },
+)
+
+guard(
+  'what purge remembers of holders, against a grace that is cut short',
+  'purge',
+  /and not exists \(select from lease l[^;]*(?=;\s+return v_count)/,
+  '',
+  async (database) => {
+    const a = await SqlHolder.join(database.pool)
+    await a.take('lease', { graceMs: 60_000 })
+    await a.expire()
+    await database.query(`select fencepost.purge('0')`)
+    const b = await SqlHolder.join(database.pool)
+    return (await b.acquire('lease'))[0]!.token !== null
+  },
+)
+
 describe('a plain token predicate, which is what the fence is there instead of', () => {
   const predicate = `update written set token = $1 where id = 1
     and exists (select from fencepost.lease where name = 'lease' and token = $1)`
@@ -301,7 +540,7 @@ describe('a plain token predicate, which is what the fence is there instead of',
     const tokenB = BigInt((await b.acquire('lease'))[0]!.token!)
     await two.query('update written set token = $1 where id = 1', [tokenB.toString()])
     const stale = one.query(predicate, [tokenA.toString()])
-    await waitsOrAnswers(database, stale)
+    await waitsOrAnswers(database.pool, stale)
     await two.query('commit')
     expect((await stale).rowCount).toBe(1)
     expect(await database.query('select token from written where id = 1')).toEqual([
@@ -355,25 +594,9 @@ describe('a plain token predicate, which is what the fence is there instead of',
     await one.query('begin')
     const fencing = a.fence(one, 'lease', tokenA)
     fencing.catch(() => {})
-    await waitsOrAnswers(database, fencing)
+    await waitsOrAnswers(database.pool, fencing)
     await two.query('commit')
     await expect(fencing).rejects.toMatchObject({ code: 'FP001' })
     await one.query('rollback')
   })
 })
-
-/** Until the query has been answered, or its backend waits for a lock: an event, not a length of time. */
-async function waitsOrAnswers(database: TestDatabase, query: Promise<unknown>): Promise<void> {
-  let isAnswered = false
-  query.then(
-    () => (isAnswered = true),
-    () => (isAnswered = true),
-  )
-  for (;;) {
-    const [row] = await database.query<{ waiting: number }>(
-      `select count(*)::integer as waiting from pg_stat_activity
-        where datname = current_database() and wait_event_type = 'Lock'`,
-    )
-    if (isAnswered || row!.waiting > 0) return
-  }
-}

@@ -7,16 +7,37 @@ export interface AcquireRow {
   readonly reason: string | null
   readonly label: string | null
   readonly remaining_ms: string | null
+  readonly ticket: string | null
+  readonly again_ms: string | null
+  readonly deadline_ms: string | null
+}
+
+export interface ReleaseRow {
+  readonly name: string | null
+  readonly outcome: string | null
+  readonly wake: string | null
+}
+
+export interface Asking {
+  readonly stand?: boolean
+  readonly barge?: boolean
+  readonly minHoldMs?: number
+  readonly maxHoldMs?: number
+  readonly graceMs?: number
+  readonly sequence?: string
+  readonly attempt?: number
 }
 
 /** A holder that speaks to the protocol functions directly, as a client in another language would. */
 export class SqlHolder {
-  readonly id: string = randomUUID()
+  readonly id: string
   readonly #db: Pool | Client
-  #attempt = 0
+  readonly #attempts: { last: number }
 
-  private constructor(db: Pool | Client) {
+  private constructor(db: Pool | Client, id: string = randomUUID(), attempts = { last: 0 }) {
     this.#db = db
+    this.id = id
+    this.#attempts = attempts
   }
 
   static async join(db: Pool | Client, ttlMs = 30_000, label = 'sql'): Promise<SqlHolder> {
@@ -25,29 +46,115 @@ export class SqlHolder {
     return holder
   }
 
+  /** The same holder, which speaks through another connection. */
+  on(db: Pool | Client): SqlHolder {
+    return new SqlHolder(db, this.id, this.#attempts)
+  }
+
   async acquire(...names: string[]): Promise<AcquireRow[]> {
-    this.#attempt += 1
+    this.#attempts.last += 1
     const { rows } = await this.#db.query<AcquireRow>('select * from fencepost.acquire($1, $2, $3)', [
       names,
       this.id,
-      this.#attempt,
+      this.#attempts.last,
     ])
     return rows
   }
 
+  /** One call of acquire, with all that can be said in it. */
+  async ask(names: readonly string[], asking: Asking = {}): Promise<AcquireRow[]> {
+    const { rows } = await this.#db.query<AcquireRow>(
+      'select * from fencepost.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9)',
+      [
+        names,
+        this.id,
+        this.#attempt(asking),
+        asking.sequence ?? 'default',
+        asking.stand ?? false,
+        ...bounds(asking),
+      ],
+    )
+    return rows
+  }
+
+  async askAll(names: readonly string[], asking: Asking = {}): Promise<AcquireRow[]> {
+    const { rows } = await this.#db.query<AcquireRow>(
+      'select * from fencepost.acquire_all($1, $2, $3, $4, $5, $6, $7, $8)',
+      [names, this.id, this.#attempt(asking), asking.sequence ?? 'default', ...bounds(asking)],
+    )
+    return rows
+  }
+
   /** The token, for a test in which nothing else is expected. */
-  async take(name: string): Promise<bigint> {
-    const [row] = await this.acquire(name)
+  async take(name: string, asking: Asking = {}): Promise<bigint> {
+    const [row] = await this.ask([name], asking)
     if (row?.token == null) throw new Error(`"${name}" was not granted: ${row?.reason}`)
     return BigInt(row.token)
   }
 
-  async release(name: string, token: bigint): Promise<string> {
-    const { rows } = await this.#db.query<{ outcome: string }>(
-      'select * from fencepost.release($1, $2, $3)',
-      [[name], [token.toString()], this.id],
+  /** The ticket, for a test in which the lease is not to be had. */
+  async stand(name: string, asking: Asking = {}): Promise<string> {
+    const [row] = await this.ask([name], { ...asking, stand: true })
+    if (row?.ticket == null) throw new Error(`no place in line for "${name}": ${row?.reason ?? 'granted'}`)
+    return row.ticket
+  }
+
+  async askWithTickets(
+    names: readonly string[],
+    tickets: readonly string[],
+    sequence = 'default',
+  ): Promise<AcquireRow[]> {
+    const { rows } = await this.#db.query<AcquireRow>(
+      'select * from fencepost.acquire($1, $2, p_sequence => $3, p_tickets => $4)',
+      [names, this.id, sequence, tickets],
     )
-    return rows[0]!.outcome
+    return rows
+  }
+
+  async askWithTicket(name: string, ticket: string): Promise<AcquireRow> {
+    const rows = await this.askWithTickets([name], [ticket])
+    if (rows.length !== 1) throw new Error(`${rows.length} rows for the ticket of "${name}"`)
+    return rows[0]!
+  }
+
+  async release(name: string, token: bigint): Promise<string> {
+    return (await this.letGo(name, token)).outcome!
+  }
+
+  /** A release, with whom to wake. */
+  async letGo(name: string, token: bigint): Promise<ReleaseRow> {
+    const rows = await this.letGoAll([name], [token.toString()])
+    return rows.find((row) => row.name === name)!
+  }
+
+  async letGoAll(names: readonly string[], tokens: readonly string[]): Promise<ReleaseRow[]> {
+    const { rows } = await this.#db.query<ReleaseRow>('select * from fencepost.release($1, $2, $3)', [
+      names,
+      tokens,
+      this.id,
+    ])
+    return rows
+  }
+
+  async leave(names: readonly string[], tickets: readonly string[]): Promise<ReleaseRow[]> {
+    const { rows } = await this.#db.query<ReleaseRow>('select * from fencepost.leave($1, $2, $3)', [
+      this.id,
+      names,
+      tickets,
+    ])
+    return rows
+  }
+
+  async voidAttempts(attempt: number): Promise<void> {
+    await this.#db.query('select fencepost.void_attempts($1, $2)', [this.id, attempt])
+  }
+
+  async giveBack(names: readonly string[], attempts: readonly number[]): Promise<string[]> {
+    const { rows } = await this.#db.query<{ wake: string }>(
+      'select fencepost.give_back($1, $2, $3) as wake',
+      [this.id, names, attempts],
+    )
+    return rows.map((row) => row.wake)
   }
 
   async beat(): Promise<boolean> {
@@ -59,15 +166,52 @@ export class SqlHolder {
     await this.#db.query('select fencepost.end_holder($1)', [this.id])
   }
 
-  /** Its TTL passes, without anybody waiting for it. */
-  async expire(): Promise<void> {
+  /** The second half of an end: what others wait for goes on. */
+  async handOn(): Promise<string[]> {
+    const { rows } = await this.#db.query<{ wake: string }>('select fencepost.hand_on($1) as wake', [this.id])
+    return rows.map((row) => row.wake)
+  }
+
+  /** Its TTL passed so long ago, without anybody waiting for it. */
+  async expire(msAgo = 1): Promise<void> {
     await this.#db.query(
-      `update fencepost.holder set expires_at = clock_timestamp() - interval '1 ms' where id = $1`,
-      [this.id],
+      `update fencepost.holder set expires_at = clock_timestamp() - $2 * interval '1 ms' where id = $1`,
+      [this.id, msAgo],
     )
   }
 
   async fence(db: Pool | Client, name: string, token: bigint): Promise<void> {
     await db.query('select fencepost.fence($1, $2, $3)', [name, token.toString(), this.id])
+  }
+
+  #attempt(asking: Asking): number {
+    this.#attempts.last = Math.max(this.#attempts.last, asking.attempt ?? this.#attempts.last + 1)
+    return asking.attempt ?? this.#attempts.last
+  }
+}
+
+function bounds(asking: Asking): unknown[] {
+  return [asking.barge ?? false, asking.minHoldMs ?? 0, asking.maxHoldMs ?? null, asking.graceMs ?? 0]
+}
+
+/** Until the query has been answered, or so many backends wait for a lock: an event, not a length of time. */
+export async function waitsOrAnswers(
+  db: Pool,
+  query: Promise<unknown>,
+  waiting = 1,
+): Promise<'waits' | 'answers'> {
+  let isAnswered = false
+  query.then(
+    () => (isAnswered = true),
+    () => (isAnswered = true),
+  )
+  for (;;) {
+    // oxlint-disable-next-line no-await-in-loop -- Until it is known.
+    const { rows } = await db.query<{ waiting: number }>(
+      `select count(*)::integer as waiting from pg_stat_activity
+        where datname = current_database() and wait_event_type = 'Lock'`,
+    )
+    if (isAnswered) return 'answers'
+    if (rows[0]!.waiting >= waiting) return 'waits'
   }
 }
