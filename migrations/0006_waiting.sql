@@ -122,7 +122,7 @@ $$;
 
 -- Grants leases to the first in line of each who is alive, where there is one and the lease is not closed for a while. The caller
 -- has locked the rows FOR UPDATE and knows that they are free, or its own to give. Returns whom to wake; without a grant, to ask again.
-create function fencepost.grant_next(p_names text[]) returns table (name text, is_granted boolean, wake text)
+create function fencepost.grant_next(p_names text[]) returns table (name text, wake text)
 language plpgsql
 set search_path = fencepost, pg_temp
 set plan_cache_mode = force_generic_plan
@@ -179,12 +179,12 @@ begin
              grace = s.grace
         from served s
        where l.name = s.lease
-      returning l.name, true, wake_up(l.holder_id, l.ticket, l.token);
+      returning l.name, wake_up(l.holder_id, l.ticket, l.token);
     perform forget_dead(v_group.names, v_group.tickets);
   end loop;
 
   return query
-    select n.name, false, n.ticket::text
+    select n.name, n.ticket::text
       from unnest(v_next.names, v_next.tickets, v_next.available) n (name, ticket, available_at)
      where n.available_at > clock_timestamp();
 end $$;
@@ -198,41 +198,30 @@ set plan_cache_mode = force_generic_plan
 set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
-  v_count integer;
   v_waited text[];
-  v_is_granted boolean;
   v_answered text[] := '{}';
-  v_kept text[] := '{}';
 begin
+  update lease l set holder_id = null where l.name = any (p_names) and l.holder_id is not null;
   -- A statement of its own after the lock, so that whoever stood in line before it is seen.
-  update lease l set holder_id = null
-   where l.name = any (p_names) and not exists (select from waiter w where w.lease = l.name);
-  get diagnostics v_count = row_count;
-  if v_count = cardinality(p_names) then
+  v_waited := array(select w.lease from waiter w where w.lease = any (p_names) group by w.lease);
+  if v_waited = '{}' then
     return;
   end if;
-  -- Not those that have just been freed: nobody can have stood in line for them since.
-  v_waited := array(select l.name from lease l where l.name = any (p_names) and l.holder_id is not null);
-  for name, v_is_granted, wake in
-    select g.name, g.is_granted, g.wake from grant_next(v_waited) g
+  for name, wake in
+    select g.name, g.wake from grant_next(v_waited) g
   loop
     v_answered := v_answered || name;
-    if not v_is_granted then
-      v_kept := v_kept || name;
-    end if;
     return next;
   end loop;
   if cardinality(v_answered) < cardinality(v_waited) then
     -- Nobody in line is alive, or all were passed over because somebody was working on their rows. For one of them that may come to
     -- nothing, and he asks in vain as long as the others are there. So all of them are woken.
-    v_waited := array(select u.n from unnest(v_waited) u (n) except all select a.n from unnest(v_answered) a (n));
     return query
       select null::text, w.ticket::text
         from waiter w join holder h on h.id = w.holder_id
-       where w.lease = any (v_waited) and h.ended_at is null and h.expires_at > clock_timestamp();
-    v_kept := v_kept || v_waited;
+       where w.lease = any (array(select u.n from unnest(v_waited) u (n) except all select a.n from unnest(v_answered) a (n)))
+         and h.ended_at is null and h.expires_at > clock_timestamp();
   end if;
-  update lease l set holder_id = null where l.name = any (v_kept);
 end $$;
 
 -- Whom to wake because somebody has left the line before him: the first one may have become the first just now. Call it after the
@@ -300,6 +289,11 @@ set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
   v_now timestamptz;
+  v_deadline timestamptz;
+  v_available_at timestamptz;
+  v_grace interval;
+  v_since_ms bigint;
+  v_remaining_ms bigint;
   v_holder record;
   v_names text[] := p_names;
   v_mine text[];
@@ -524,18 +518,20 @@ begin
     v_base := draw_tokens(p_sequence, v_count);
     v_now := clock_timestamp();
     if p_tickets is null then
+      -- What is the same for all is worked out once.
+      v_deadline := coalesce(v_now + p_max_hold_ms * interval '1 ms', 'infinity');
+      v_available_at := case when p_min_hold_ms > 0 then v_now + p_min_hold_ms * interval '1 ms' else '-infinity' end;
+      v_grace := p_grace_ms * interval '1 ms';
+      v_since_ms := extract(epoch from v_now) * 1000;
+      v_remaining_ms := extract(epoch from least(v_holder.expires_at, v_deadline) - v_now) * 1000;
       return query
         update lease l
            set token = v_base + f.place, holder_id = p_holder, attempt = p_attempt, ticket = null, granted_at = v_now,
-               deadline = coalesce(v_now + p_max_hold_ms * interval '1 ms', 'infinity'),
-               available_at = case when p_min_hold_ms > 0 then v_now + p_min_hold_ms * interval '1 ms' else '-infinity' end,
-               grace = p_grace_ms * interval '1 ms'
+               deadline = v_deadline, available_at = v_available_at, grace = v_grace
           from unnest(v_free) with ordinality f (name, place)
          where l.name = f.name
-        returning l.name, l.token, null::text, null::text, null::text, null::integer,
-                  (extract(epoch from v_now) * 1000)::bigint,
-                  (extract(epoch from least(v_holder.expires_at, l.deadline) - v_now) * 1000)::bigint,
-                  null::bigint, null::bigint, (extract(epoch from nullif(l.deadline, 'infinity') - v_now) * 1000)::bigint;
+        returning l.name, l.token, null::text, null::text, null::text, null::integer, v_since_ms, v_remaining_ms,
+                  null::bigint, null::bigint, p_max_hold_ms;
     else
       return query
         with served as (
@@ -683,7 +679,6 @@ declare
   v_ticket bigint;
   v_first bigint;
   v_released text[];
-  v_count integer;
 begin
   if cardinality(p_names) = 1 then
     -- One lease, with somebody waiting for it: each statement here is time in which nobody has it. The same as below, in fewer.
@@ -765,21 +760,17 @@ begin
      where l.token = r.token and l.holder_id = p_holder
      order by l.name
        -- A fenced transaction of this term that is still open keeps the lease: skip it and say so.
-       for update of l skip locked)
-  select coalesce(array_agg(m.name), '{}') into v_released from mine m;
-  -- A statement of its own after the lock, so that whoever stood in line before it is seen.
-  update lease l set holder_id = null
-   where l.name = any (v_released) and not exists (select from waiter w where w.lease = l.name);
-  get diagnostics v_count = row_count;
-  if v_count = cardinality(v_released) then
-    return query select n, 'released'::text, null::text from unnest(v_released) n;
-  else
-    -- All that is left, and not what still has a line: the last in it may have left since.
+       for update of l skip locked),
+  freed as (
+    update lease l set holder_id = null from mine where l.name = mine.name returning l.name)
+  select coalesce(array_agg(f.name), '{}') into v_released from freed f;
+  -- A statement of its own after the lock, so that whoever stood in line before it is seen. Mostly nobody waits for anything.
+  if exists (select from waiter) then
     return query
       select n, case when n is not null then 'released' end, g.wake
-        from unnest(v_released) n
-        full join let_go(array(select l.name from lease l where l.name = any (v_released) and l.holder_id is not null)) g
-               on g.name = n;
+        from unnest(v_released) n full join let_go(v_released) g on g.name = n;
+  else
+    return query select n, 'released'::text, null::text from unnest(v_released) n;
   end if;
   if cardinality(v_released) < cardinality(p_names) then
     return query
