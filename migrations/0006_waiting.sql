@@ -821,18 +821,22 @@ end $$;
 drop function fencepost.give_back(uuid, text[], bigint[]);
 
 -- Lets a term end by itself: its holder goes on, but the term does not, unless it is released before. limited; not_held (the term is not
--- this holder's any more); or draining (a fenced transaction of the term is open: ask again).
-create function fencepost.limit_term(p_name text, p_token bigint, p_holder uuid, p_within_ms bigint) returns text
-language plpgsql security definer
+-- this holder's any more); or draining (a fenced transaction of the term is open: ask again). The first in line is woken, to hear
+-- when that will be.
+create function fencepost.limit_term(
+  p_name text, p_token bigint, p_holder uuid, p_within_ms bigint, out outcome text, out wake text
+) language plpgsql security definer
 set search_path = fencepost, pg_temp as $$
 begin
   perform from lease l where l.name = p_name and l.token = p_token and l.holder_id = p_holder for no key update skip locked;
   if found then
     update lease l set deadline = least(l.deadline, clock_timestamp() + p_within_ms * interval '1 ms') where l.name = p_name;
-    return 'limited';
+    outcome := 'limited';
+    wake := (select a from next_after(array[p_name], array[0]) a);
+  else
+    outcome := case when exists (select from lease l where l.name = p_name and l.token = p_token and l.holder_id = p_holder)
+                    then 'draining' else 'not_held' end;
   end if;
-  return case when exists (select from lease l where l.name = p_name and l.token = p_token and l.holder_id = p_holder)
-              then 'draining' else 'not_held' end;
 end $$;
 
 -- The second call that closes the question of an acquire whose answer was lost (see void_attempts): what these attempts did grant is

@@ -84,6 +84,9 @@ export function isVoided(error: unknown): boolean {
   return error instanceof RequestFailure && error.sqlState === 'FP004'
 }
 
+/** Too many notifications that some session has not read yet. */
+const queueIsFull = '54000'
+
 /** Statements that were rolled back for another one's sake are sent again at most so often. */
 const maxRetries = 20
 
@@ -240,11 +243,12 @@ export class Protocol {
 
   /** Lets a term end by itself. False: ask again. */
   async limitTerm(name: string, token: Token, holderId: string, withinMs: number): Promise<boolean> {
-    const [row] = await this.#call(this.#grants, {
-      text: 'select fencepost.limit_term($1::text, $2::bigint, $3::uuid, $4::bigint) as outcome',
+    const rows = await this.#call(this.#grants, {
+      text: 'select outcome, wake from fencepost.limit_term($1::text, $2::bigint, $3::uuid, $4::bigint)',
       values: [name, token.toString(), holderId, Math.ceil(withinMs)],
     })
-    return row?.['outcome'] !== 'draining'
+    this.#wake(rows)
+    return rows[0]?.['outcome'] !== 'draining'
   }
 
   /** Afterwards none of these attempts grants anything or stands in line any more, and what they were granted is given back. */
@@ -262,7 +266,15 @@ export class Protocol {
 
   /** Sends a notification on the channel of the wake-ups. */
   async notify(payloads: readonly string[]): Promise<void> {
-    await this.#call(this.#grants, { text: 'select fencepost.wake($1::text[])', values: [payloads] })
+    const request = { text: 'select fencepost.wake($1::text[])', values: [payloads] }
+    try {
+      await this.#call(this.#grants, request)
+    } catch (error) {
+      if (!(error instanceof RequestFailure) || error.sqlState !== queueIsFull) throw error
+      // A queue that was full stays so after everybody has read it, until somebody asks how full it is.
+      await this.#call(this.#grants, { text: 'select pg_catalog.pg_notification_queue_usage()' })
+      await this.#call(this.#grants, request)
+    }
   }
 
   /** Whoever is to be woken is here, or is told by a statement of its own, whose failure is no failure of the request. */

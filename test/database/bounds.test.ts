@@ -169,12 +169,30 @@ describe('a maximum hold', () => {
 
 describe('a term that is limited while it is held', () => {
   const limit = async (holder: SqlHolder, name: string, token: bigint, withinMs: number) => {
-    const [row] = await database.query<{ outcome: string }>(
-      'select fencepost.limit_term($1, $2, $3, $4) as outcome',
+    return (await limitAndWake(holder, name, token, withinMs)).outcome
+  }
+  const limitAndWake = async (holder: SqlHolder, name: string, token: bigint, withinMs: number) => {
+    const [row] = await database.query<{ outcome: string; wake: string | null }>(
+      'select outcome, wake from fencepost.limit_term($1, $2, $3, $4)',
       [name, token.toString(), holder.id, withinMs],
     )
-    return row!.outcome
+    return row!
   }
+
+  test('wakes the first in line, to hear when that will be', async () => {
+    const holder = await join()
+    const token = await holder.take('limit-awaited')
+    const ticket = await (await join()).stand('limit-awaited')
+    await (await join()).stand('limit-awaited')
+    expect(await limitAndWake(holder, 'limit-awaited', token, 5000)).toEqual({
+      outcome: 'limited',
+      wake: ticket,
+    })
+    expect(await limitAndWake(await join(), 'limit-awaited', token, 5000)).toEqual({
+      outcome: 'not_held',
+      wake: null,
+    })
+  })
 
   test('ends then, and its holder goes on', async () => {
     const holder = await join()

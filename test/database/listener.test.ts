@@ -61,6 +61,8 @@ class FakeSession {
   isClosed = false
   /** Half-open: nothing arrives, and nobody is told. */
   isCut = false
+  /** Answers come a second later. */
+  isSlow = false
   listensTo: string | undefined
 
   constructor(server: FakeServer, ear: Ear) {
@@ -82,6 +84,7 @@ class FakeSession {
       this.#server.clock.after(timeoutMs, () => reject(new RequestFailure('unknown', new Error('no answer'))))
       return promise
     }
+    if (this.isSlow) await new Promise<void>((resolve) => this.#server.clock.after(1000, resolve))
     if (text.startsWith('listen ')) this.listensTo = text.slice('listen '.length)
     if (text.startsWith('unlisten ')) this.listensTo = undefined
     if (!text.includes('pg_backend_pid')) return []
@@ -172,6 +175,17 @@ describe('a listener', () => {
     await server.clock.advance(120_000)
     expect(server.sessions).toHaveLength(1)
     expect(server.open).toHaveLength(1)
+  })
+
+  test('is gone in that time also when the last one left in the middle of a probe', async () => {
+    const { server, leave } = await listening()
+    const [session] = server.sessions
+    session!.isSlow = true
+    await server.clock.advance(10_500)
+    leave()
+    await server.clock.advance(31_000)
+    expect(server.open).toHaveLength(0)
+    expect(server.clock.timers).toBe(0)
   })
 
   test('is asked every ten seconds whether it is there', async () => {
