@@ -57,15 +57,28 @@ language sql stable as $$
               else greatest(p_available_at, least(p_deadline, p_expires_at, p_ended_at) + p_grace) end
 $$;
 
--- Whether somebody who is alive stands in line before this holder.
-create function fencepost.is_queued(p_name text, p_holder uuid) returns boolean
-language sql stable as $$
-  select exists (
-    select from fencepost.waiter w join fencepost.holder h on h.id = w.holder_id
-     where w.lease = p_name and w.holder_id <> p_holder and h.ended_at is null and h.expires_at > clock_timestamp()
-       and not exists (select from fencepost.waiter me
-                        where me.holder_id = p_holder and me.lease = p_name and me.ticket < w.ticket))
-$$;
+-- Those of the leases for which somebody who is alive stands in line before this holder. The plan is bound to one look per name, because
+-- nothing that is known of the table when it is made tells how long a line will be.
+create function fencepost.queued(p_names text[], p_holder uuid) returns text[]
+language plpgsql
+set search_path = fencepost, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off as $$
+begin
+  return array(
+    select n
+      from unnest(p_names) n
+      left join lateral (
+        select w.ticket from waiter w where w.holder_id = p_holder and w.lease = n limit 1) me on true
+     cross join lateral (
+       select from waiter w join holder h on h.id = w.holder_id
+        where w.lease = n and w.holder_id <> p_holder and (me.ticket is null or w.ticket < me.ticket)
+          and h.ended_at is null and h.expires_at > clock_timestamp()
+        order by w.ticket
+        limit 1) f);
+end $$;
 
 -- What a waiter is told when it has been granted the lease: the ticket, the token, and a proof that the database has done it.
 create function fencepost.wake_up(p_holder uuid, p_ticket bigint, p_token bigint) returns text
@@ -296,6 +309,7 @@ declare
   v_remaining_ms bigint;
   v_holder record;
   v_names text[] := p_names;
+  v_queued text[] := '{}';
   v_mine text[];
   v_locked text[];
   v_expired uuid[];
@@ -355,6 +369,11 @@ begin
     end if;
   end if;
 
+  -- Mostly nobody waits for anything.
+  if not p_barge and exists (select from waiter) then
+    v_queued := queued(v_names, p_holder);
+  end if;
+
   -- Rows that nobody holds, which is what is granted nearly always. A look at the lease alone: where the lock has to follow a row that
   -- somebody else has just changed, what is compared is what has been locked. SKIP LOCKED, because an open fenced transaction may
   -- hold the row for long and because another taker who holds it is about to win.
@@ -365,8 +384,7 @@ begin
        and l.holder_id is null
        and l.sequence = p_sequence
        and l.available_at <= clock_timestamp()
-       -- Mostly nobody waits for anything.
-       and (p_barge or not exists (select from waiter) or not is_queued(l.name, p_holder))
+       and l.name <> all (v_queued)
      order by l.name
        for update of l skip locked)
   select array_agg(s.name) into v_free from seen s;
@@ -380,7 +398,7 @@ begin
          and l.holder_id is not null
          and l.sequence = p_sequence
          and free_at(l.available_at, l.deadline, l.grace, h.expires_at, h.ended_at) <= clock_timestamp()
-         and (p_barge or not is_queued(l.name, p_holder))
+         and l.name <> all (v_queued)
        order by l.name
          for update of l skip locked)
     select array_agg(s.name), array_agg(distinct s.expired) filter (where s.expired is not null)
@@ -417,13 +435,16 @@ begin
       -- Once more, with a snapshot of its own: where the lock had to follow a row that somebody else had just changed, the rows beside it
       -- were those of the statement's beginning, when the new holder may not have been there yet. Nobody can change them now: to let a
       -- lease go, take it or stand in its line one locks it. A holder that only ran out just now has not been ended: another time.
+      if not p_barge and exists (select from waiter) then
+        v_queued := queued(v_locked, p_holder);
+      end if;
       select array_agg(l.name) into v_taken
         from lease l left join holder h on h.id = l.holder_id
        where l.name = any (v_locked)
          and free_at(l.available_at, l.deadline, l.grace,
                      case when h.ended_at is not null then h.expires_at when h.id is not null then 'infinity' end,
                      h.ended_at) <= clock_timestamp()
-         and (p_barge or not is_queued(l.name, p_holder));
+         and l.name <> all (v_queued);
       v_free := v_free || v_taken;
     end if;
 
@@ -492,6 +513,7 @@ begin
         limit 1
           for key share of w skip locked) b
      where h.id is null or h.ended_at is not null or h.expires_at <= clock_timestamp() or l.deadline <= clock_timestamp();
+    v_queued := queued(v_mine, p_holder);
     -- As it is under the locks. What is free by now is asked for again instead, unless others are before us in line or a fenced
     -- transaction keeps it.
     insert into waiter (lease, holder_id, attempt, min_hold, max_hold, grace)
@@ -504,7 +526,7 @@ begin
                 then h.id = any (v_held)
                 when free_at(l.available_at, l.deadline, l.grace, h.expires_at, h.ended_at) > clock_timestamp()
                 then (h.id is null or h.ended_at is not null or h.id = any (v_held))
-                     and (l.name = any (v_behind) or not is_queued(l.name, p_holder))
+                     and (l.name = any (v_behind) or l.name <> all (v_queued))
                 else is_fenced(l.name) or l.name = any (v_behind) end
      order by m.place
     on conflict do nothing;
@@ -621,10 +643,14 @@ language plpgsql security definer
 set search_path = fencepost, pg_temp as $$
 #variable_conflict use_column
 declare
+  v_queued text[] := '{}';
   v_asked text[];
   v_granted jsonb;
   v_refused jsonb;
 begin
+  if not p_barge and exists (select from waiter) then
+    v_queued := queued(p_names, p_holder);
+  end if;
   -- Names that are plainly not to be had: nothing will come of the others, so only these are asked for, to hear why.
   select array_agg(l.name) into v_asked
     from lease l
@@ -632,7 +658,7 @@ begin
    where l.name = any (p_names)
      and (l.sequence <> p_sequence
           or free_at(l.available_at, l.deadline, l.grace, h.expires_at, h.ended_at) > clock_timestamp()
-          or not p_barge and is_queued(l.name, p_holder));
+          or l.name = any (v_queued));
   v_asked := coalesce(v_asked, p_names);
   begin
     select jsonb_agg(to_jsonb(a)) filter (where a.token is not null), jsonb_agg(to_jsonb(a)) filter (where a.token is null)
@@ -1002,7 +1028,7 @@ select l.name,
 
 revoke all on function
   fencepost.free_at(timestamptz, timestamptz, interval, timestamptz, timestamptz),
-  fencepost.is_queued(text, uuid),
+  fencepost.queued(text[], uuid),
   fencepost.wake_up(uuid, bigint, bigint),
   fencepost.wake(text[]),
   fencepost.draw_tokens(text, integer),
@@ -1096,7 +1122,7 @@ drop function fencepost.forget_dead(text[], bigint[]);
 drop function fencepost.draw_tokens(text, integer);
 drop function fencepost.wake(text[]);
 drop function fencepost.wake_up(uuid, bigint, bigint);
-drop function fencepost.is_queued(text, uuid);
+drop function fencepost.queued(text[], uuid);
 drop function fencepost.free_at(timestamptz, timestamptz, interval, timestamptz, timestamptz);
 alter table fencepost.lease drop column ticket, drop column grace;
 drop table fencepost.waiter;

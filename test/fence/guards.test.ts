@@ -435,17 +435,20 @@ guard(
     const former = await SqlHolder.join(database.pool)
     await former.acquire('first', 'last')
     await former.end()
+    await database.query(`update fencepost.lease set available_at = '2000-01-01' where name = 'first'`)
     const [original] = await database.query<{ source: string }>(
-      `select pg_get_functiondef('fencepost.is_queued'::regproc) as source`,
+      `select pg_get_functiondef('fencepost.free_at'::regproc) as source`,
     )
     // Stops the batch in the middle of its first look.
     await database.query(
-      `create or replace function fencepost.is_queued(p_name text, p_holder uuid) returns boolean language plpgsql as $$
+      `create or replace function fencepost.free_at(p_available_at timestamptz, p_deadline timestamptz, p_grace interval,
+         p_expires_at timestamptz, p_ended_at timestamptz) returns timestamptz language plpgsql as $$
        begin
-         if p_name = 'first' then
+         if p_available_at = '2000-01-01' then
            perform pg_advisory_xact_lock_shared(7700078);
          end if;
-         return false;
+         return case when p_expires_at is null then p_available_at
+                     else greatest(p_available_at, least(p_deadline, p_expires_at, p_ended_at) + p_grace) end;
        end $$`,
     )
     try {
