@@ -284,7 +284,8 @@ drop function fencepost.acquire(text[], uuid, bigint, text);
 -- p_stand: where it is refused, stand in line; the answer has the ticket then. p_barge: do not mind those in line.
 -- p_tickets: one per name, from an earlier call: such a call grants what that one asked for, with the bounds it named, and p_attempt
 -- and the bounds of this one do not count. The same question may be asked again and again: a ticket is good for one grant.
--- again_ms: when to ask again, unless woken before: until then it cannot be granted by the passing of time alone.
+-- again_ms: when to ask again, unless woken before. For the first in line, when the lease comes free; for the others, when the one before
+-- them would be dead, whose turn it is until then.
 -- deadline_ms, of a grant: until the end of its maximum hold; null without one.
 create function fencepost.acquire(
   p_names text[], p_holder uuid, p_attempt bigint default 1, p_sequence text default 'default',
@@ -588,7 +589,7 @@ begin
                                                                when 'queued' then f.expires_at end - v_now) * 1000))::bigint,
              me.ticket,
              case when r.reason = 'contended' then 0
-                  else greatest(0, ceil(extract(epoch from greatest(nullif(a.free_at, '-infinity'), b.expires_at) - v_now) * 1000))
+                  else greatest(0, ceil(extract(epoch from coalesce(b.expires_at, nullif(a.free_at, '-infinity')) - v_now) * 1000))
              end::bigint,
              null::bigint
         from unnest(v_refused) u (n)
@@ -742,11 +743,11 @@ begin
         update token_sequence s set last_token = s.last_token + 1
           from served
          where s.name = v_sequence
-        returning s.last_token)
+        returning s.last_token, clock_timestamp() as at)
       update lease l
          set token = d.last_token, holder_id = s.holder_id, attempt = s.attempt, ticket = s.ticket,
-             granted_at = clock_timestamp(), deadline = coalesce(clock_timestamp() + s.max_hold, 'infinity'),
-             available_at = case when s.min_hold > interval '0' then clock_timestamp() + s.min_hold else '-infinity' end,
+             granted_at = d.at, deadline = coalesce(d.at + s.max_hold, 'infinity'),
+             available_at = case when s.min_hold > interval '0' then d.at + s.min_hold else '-infinity' end,
              grace = s.grace
         from served s, drawn d
        where l.name = p_names[1]

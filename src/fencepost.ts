@@ -125,9 +125,9 @@ export class Fencepost implements AsyncDisposable {
   #closing: Promise<void> | undefined
 
   private constructor(options: OpenOptions) {
-    this.#minTtlMs = durationMs('minTtl', options.minTtl ?? 1000, { minMs: 100, maxMs: dayMs })
-    this.#ttlMs = durationMs('ttl', options.ttl ?? Math.max(30_000, this.#minTtlMs), this.#ttlBounds)
-    this.#timeoutMs = durationMs('requestTimeout', options.requestTimeout ?? 10_000, {
+    this.#minTtlMs = durationOr(1000, 'minTtl', options.minTtl, { minMs: 100, maxMs: dayMs })
+    this.#ttlMs = durationOr(Math.max(30_000, this.#minTtlMs), 'ttl', options.ttl, this.#ttlBounds)
+    this.#timeoutMs = durationOr(10_000, 'requestTimeout', options.requestTimeout, {
       minMs: 100,
       maxMs: 300_000,
     })
@@ -318,7 +318,12 @@ export class Fencepost implements AsyncDisposable {
 
   /** Ends the holder of a fixed term, at once and for good. Of no effect when it has ended already. */
   async endFixedTerm(fence: Fence): Promise<void> {
-    await this.#ask('give a term back', 'select fencepost.end_holder($1::uuid)', [fence.term.holderId])
+    if (this.#closing !== undefined) throw closedError()
+    try {
+      await this.#protocol.end(fence.term.holderId)
+    } catch (error) {
+      throw error instanceof RequestFailure ? describeFailure(error, 'give a term back') : error
+    }
   }
 
   /**
@@ -563,21 +568,21 @@ export class Fencepost implements AsyncDisposable {
 
   #request(name: string, options: LeaseOptions): AcquireRequest {
     const { ttl, sequence, minHold, maxHold, graceAfterCrash, barge } = options
-    const minHoldMs = durationMs('minHold', minHold ?? 0, { minMs: 0, maxMs: dayMs })
+    const minHoldMs = durationOr(0, 'minHold', minHold, { minMs: 0, maxMs: dayMs })
     return {
       names: [checkName('the name of a lease', name)],
-      ttlMs: ttl === undefined ? this.#ttlMs : durationMs('ttl', ttl, this.#ttlBounds),
+      ttlMs: durationOr(this.#ttlMs, 'ttl', ttl, this.#ttlBounds),
       asking: {
         sequence: sequence === undefined ? 'default' : checkName('sequence', sequence),
         stands: false,
         barges: checkFlag('barge', barge, false),
         bounds: {
           minHoldMs,
-          maxHoldMs:
-            maxHold === undefined
-              ? Number.POSITIVE_INFINITY
-              : durationMs('maxHold', maxHold, { minMs: Math.max(this.#minTtlMs, minHoldMs), maxMs: yearMs }),
-          graceMs: durationMs('graceAfterCrash', graceAfterCrash ?? 0, { minMs: 0, maxMs: dayMs }),
+          maxHoldMs: durationOr(Number.POSITIVE_INFINITY, 'maxHold', maxHold, {
+            minMs: Math.max(this.#minTtlMs, minHoldMs),
+            maxMs: yearMs,
+          }),
+          graceMs: durationOr(0, 'graceAfterCrash', graceAfterCrash, { minMs: 0, maxMs: dayMs }),
         },
       },
       waitMs: 0,
@@ -592,7 +597,7 @@ export class Fencepost implements AsyncDisposable {
 
 /** The same request, ready to wait. Several leases, all or none, are waited for outside the line. */
 function waiting(request: AcquireRequest, { wait, signal }: AcquireOptions): AcquireRequest {
-  const waitMs = waitMsOf(wait)
+  const waitMs = durationOr(Number.POSITIVE_INFINITY, 'wait', wait, { minMs: 0, maxMs: yearMs })
   const stands = waitMs > 0 && request.names.length === 1
   return { ...request, asking: { ...request.asking, stands }, waitMs, signal }
 }
@@ -603,8 +608,14 @@ function checkFlag(option: string, value: unknown, otherwise: boolean): boolean 
   throw new InvalidArgumentError(option, value, `${option} must be true or false; got ${show(value)}`)
 }
 
-function waitMsOf(wait: Duration | undefined): number {
-  return wait === undefined ? Number.POSITIVE_INFINITY : durationMs('wait', wait, { minMs: 0, maxMs: yearMs })
+/** Null is no way to leave an option out: it is refused like any other value that is no duration. */
+function durationOr(
+  otherwiseMs: number,
+  option: string,
+  value: Duration | undefined,
+  bounds: { readonly minMs: number; readonly maxMs: number },
+): number {
+  return value === undefined ? otherwiseMs : durationMs(option, value, bounds)
 }
 
 /** The last two arguments of `withLease` and `withLeases`, of which the options may be left out. */

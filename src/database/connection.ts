@@ -63,6 +63,11 @@ export class Connection {
     return this.#session?.isUsable === true
   }
 
+  /** Whether a pooler stands between: another client may use the server's session. False while there is no session. */
+  get isPooled(): boolean {
+    return this.#session?.isPooled === true
+  }
+
   /** @throws RequestFailure */
   async query(request: Request): Promise<TextRow[]> {
     const due = this.#options.clock.monotonicMs() + request.timeoutMs
@@ -192,6 +197,10 @@ class Session {
 
   get isUsable(): boolean {
     return !this.#ended
+  }
+
+  get isPooled(): boolean {
+    return this.#isPooled
   }
 
   async connect(timeoutMs: number, greeting: Greeting): Promise<void> {

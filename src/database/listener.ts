@@ -27,6 +27,10 @@ const probeEveryMs = 10_000
 const patienceMs = 3000
 /** Nobody has listened for so long: the connection is given back to the server. */
 const idleMs = 30_000
+/** So often the server's session behind a pooler is looked at. */
+const mostLooks = 10
+const closed = 'the listener is closed'
+const deaf = 'it is deaf to notifications, as behind a transaction-mode pooler'
 const shortestRetryMs = 100
 const longestRetryMs = 30_000
 
@@ -45,7 +49,8 @@ export class Listener {
   #failures = 0
   #isRetryDue = false
   #cancelTimer: () => void = () => {}
-  #echo: { readonly payload: string; heard(): void } | undefined
+  #echo: { readonly payload: string; heard(): void; giveUp(): void } | undefined
+  #opening: Promise<void> | undefined
 
   constructor(options: ListenerOptions) {
     this.#options = options
@@ -64,7 +69,7 @@ export class Listener {
       if (!isMine) return
       isMine = false
       this.#listeners -= 1
-      if (this.#listeners === 0 && this.#isListening) this.#after(idleMs, () => void this.#stop())
+      if (this.#listeners === 0 && this.#isListening) this.#goOn()
     }
   }
 
@@ -76,8 +81,8 @@ export class Listener {
   #start(): void {
     if (this.#isClosed) return
     // It has gone on listening since the last one left.
-    if (this.#isListening) this.#after(probeEveryMs, () => void this.#probe())
-    else if (this.#connection === undefined && !this.#isRetryDue) void this.#open()
+    if (this.#isListening) this.#goOn()
+    else if (this.#connection === undefined && !this.#isRetryDue) this.#open()
   }
 
   async #stop(): Promise<void> {
@@ -85,30 +90,94 @@ export class Listener {
     this.#isListening = false
     const connection = this.#connection
     this.#connection = undefined
+    this.#echo?.giveUp()
+    await this.#opening
     await connection?.close()
   }
 
-  async #open(): Promise<void> {
+  #open(): void {
     this.#cancelTimer()
-    const { timeoutMs, logger } = this.#options
     const connection: Connection = this.#options.connect({
       notified: (name, payload) => this.#notified(name, payload),
       ended: () => this.#lost(connection, 'the connection was lost'),
     })
     this.#connection = connection
+    this.#opening = this.#subscribe(connection).then(
+      () => this.#opened(connection),
+      (error: unknown) => this.#lost(connection, error instanceof Error ? error.message : String(error)),
+    )
+  }
+
+  async #subscribe(connection: Connection): Promise<void> {
+    if (await this.#isShared(connection)) throw new Error(deaf)
+    const session = await this.#inTransaction(connection, `listen ${channel}`)
     try {
-      await connection.query({ text: `listen ${channel}`, timeoutMs })
+      if (this.#connection !== connection) throw new Error(closed)
       await this.#hearItself()
     } catch (error) {
-      this.#lost(connection, error instanceof Error ? error.message : String(error))
-      return
+      if (connection.isPooled) await this.#unsubscribe(connection, session)
+      throw error
     }
+  }
+
+  /**
+   * Whether a pooler is seen to lend the server's session to others between transactions. A subscription would stay with that
+   * session, for others to hear. False proves nothing.
+   */
+  async #isShared(connection: Connection): Promise<boolean> {
+    await this.#session(connection)
+    if (!connection.isPooled) return false
+    const other = this.#options.connect({ notified: () => {}, ended: () => {} })
+    try {
+      for (let tries = 0; tries < mostLooks; tries += 1) {
+        // oxlint-disable-next-line no-await-in-loop -- One after the other is the point.
+        if ((await this.#session(connection)) === (await this.#session(other))) return true
+      }
+      return false
+    } finally {
+      await other.close()
+    }
+  }
+
+  /** Where nobody was seen to share the session, and yet somebody does: it may take a few tries to meet it again. */
+  async #unsubscribe(connection: Connection, session: string | undefined): Promise<void> {
+    try {
+      for (let tries = 0; tries < mostLooks; tries += 1) {
+        // oxlint-disable-next-line no-await-in-loop -- Until it is the right one.
+        if ((await this.#inTransaction(connection, `unlisten ${channel}`)) === session) return
+      }
+    } catch (error) {
+      this.#options.logger.debug(`fencepost: a session may have been left listening: ${String(error)}`)
+    }
+  }
+
+  /** Returns the server's session that has run it: within a transaction a pooler does not change it. */
+  async #inTransaction(connection: Connection, text: string): Promise<string | undefined> {
+    const { timeoutMs } = this.#options
+    await connection.query({ text: 'begin', timeoutMs })
+    await connection.query({ text, timeoutMs })
+    const session = await this.#session(connection)
+    await connection.query({ text: 'commit', timeoutMs })
+    return session
+  }
+
+  async #session(connection: Connection): Promise<string | undefined> {
+    const { timeoutMs } = this.#options
+    const [row] = await connection.query({ text: 'select pg_catalog.pg_backend_pid() as pid', timeoutMs })
+    return row?.['pid'] ?? undefined
+  }
+
+  #opened(connection: Connection): void {
     if (this.#connection !== connection) return
     this.#isListening = true
     this.#failures = 0
     this.#hasWarned = false
-    logger.debug('fencepost: listening for wake-ups')
+    this.#options.logger.debug('fencepost: listening for wake-ups')
     this.#options.changed()
+    this.#goOn()
+  }
+
+  #goOn(): void {
     if (this.#listeners === 0) this.#after(idleMs, () => void this.#stop())
     else this.#after(probeEveryMs, () => void this.#probe())
   }
@@ -118,9 +187,9 @@ export class Listener {
     const payload = `echo ${randomUUID()}`
     const { promise, resolve, reject } = Promise.withResolvers<void>()
     const cancel = this.#options.clock.after(patienceMs, () => {
-      reject(new Error('it is deaf to notifications, as behind a transaction-mode pooler'))
+      reject(new Error(deaf))
     })
-    const echo = { payload, heard: resolve }
+    const echo = { payload, heard: resolve, giveUp: () => reject(new Error(closed)) }
     this.#echo = echo
     try {
       await Promise.all([promise, this.#options.notify([payload])])
@@ -135,7 +204,8 @@ export class Listener {
     if (connection === undefined || !this.#isListening) return
     try {
       await connection.query({ text: 'select 1', timeoutMs: patienceMs })
-      if (this.#connection === connection) this.#after(probeEveryMs, () => void this.#probe())
+      // The last one who waited may have left meanwhile.
+      if (this.#connection === connection) this.#goOn()
     } catch (error) {
       this.#lost(connection, error instanceof Error ? error.message : String(error))
     }
@@ -150,6 +220,7 @@ export class Listener {
   #lost(connection: Connection, why: string): void {
     if (this.#connection !== connection) return
     this.#connection = undefined
+    this.#echo?.giveUp()
     const wasListening = this.#isListening
     this.#isListening = false
     this.#failures += 1
@@ -165,7 +236,7 @@ export class Listener {
     this.#isRetryDue = true
     this.#after(retryMs * (0.5 + Math.random() / 2), () => {
       this.#isRetryDue = false
-      if (this.#listeners > 0 && !this.#isClosed) void this.#open()
+      if (this.#listeners > 0 && !this.#isClosed) this.#open()
     })
   }
 

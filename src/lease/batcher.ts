@@ -12,13 +12,19 @@ interface Entry<Request, Answer> {
  */
 export class Batcher<Request, Answer> {
   readonly #send: (requests: Request[]) => Promise<Answer[]>
+  readonly #subjectOf: (request: Request) => unknown
   readonly #maxSize: number
   #waiting: Entry<Request, Answer>[] = []
   #isRunning = false
 
-  /** `send` answers in the order of the requests. */
-  constructor(send: (requests: Request[]) => Promise<Answer[]>, maxSize = 2000) {
+  /** `send` answers in the order of the requests. Two requests about the same subject never travel together. */
+  constructor(
+    send: (requests: Request[]) => Promise<Answer[]>,
+    subjectOf: (request: Request) => unknown,
+    maxSize = 2000,
+  ) {
     this.#send = send
+    this.#subjectOf = subjectOf
     this.#maxSize = maxSize
   }
 
@@ -41,9 +47,21 @@ export class Batcher<Request, Answer> {
     while (this.#waiting.length > 0) {
       // Everyone who was woken by the same answer gets to add a request before the next call leaves.
       await new Promise<void>((resolve) => process.nextTick(resolve))
-      await this.#deliver(this.#waiting.splice(0, this.#maxSize))
+      await this.#deliver(this.#nextBatch())
     }
     this.#isRunning = false
+  }
+
+  #nextBatch(): Entry<Request, Answer>[] {
+    const batch = new Map<unknown, Entry<Request, Answer>>()
+    const later: Entry<Request, Answer>[] = []
+    for (const entry of this.#waiting) {
+      const subject = this.#subjectOf(entry.request)
+      if (batch.size === this.#maxSize || batch.has(subject)) later.push(entry)
+      else batch.set(subject, entry)
+    }
+    this.#waiting = later
+    return [...batch.values()]
   }
 
   async #deliver(batch: Entry<Request, Answer>[]): Promise<void> {

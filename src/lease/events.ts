@@ -1,3 +1,4 @@
+import { show } from '../duration.ts'
 import type { Logger } from '../logger.ts'
 
 /**
@@ -21,11 +22,11 @@ export class Events<Map extends Record<string, unknown>> {
     return () => listeners.delete(listener)
   }
 
+  /** Tells everybody who listens by now, unless it has stopped to by the time it is its turn. */
   emit<Name extends keyof Map>(name: Name, event: Map[Name]): void {
+    const listeners = [...(this.#listeners.get(name) ?? [])] as ((event: Map[Name]) => unknown)[]
     this.#tellInOrder(() => {
-      for (const listener of [...(this.#listeners.get(name) ?? [])]) {
-        void this.#tell(String(name), listener as (event: Map[Name]) => unknown, event)
-      }
+      for (const listener of listeners) this.#tell(name, listener, event)
     })
   }
 
@@ -35,7 +36,7 @@ export class Events<Map extends Record<string, unknown>> {
     listener: (event: Map[Name]) => unknown,
     event: Map[Name],
   ): void {
-    queueMicrotask(() => this.#tellInOrder(() => void this.#tell(String(name), listener, event)))
+    queueMicrotask(() => this.#tellInOrder(() => this.#tell(name, listener, event)))
   }
 
   #tellInOrder(step: () => void): void {
@@ -46,11 +47,13 @@ export class Events<Map extends Record<string, unknown>> {
     this.#isTelling = false
   }
 
-  async #tell<Event>(name: string, listener: (event: Event) => unknown, event: Event): Promise<void> {
-    try {
-      await listener(event)
-    } catch (error) {
-      this.#logger.error(`fencepost: a listener of "${name}" failed: ${String(error)}`)
-    }
+  #tell<Name extends keyof Map>(name: Name, listener: (event: Map[Name]) => unknown, event: Map[Name]): void {
+    if (this.#listeners.get(name)?.has(listener) !== true) return
+    const tell = async (): Promise<void> => void (await listener(event))
+    tell().catch((error: unknown) => {
+      // What was thrown may be anything.
+      const what = error instanceof Error ? String(error) : show(error)
+      this.#logger.error(`fencepost: a listener of "${String(name)}" failed: ${what}`)
+    })
   }
 }

@@ -200,7 +200,8 @@ export class HeldLease implements HolderListener {
 
   /** Called by the holder. */
   atRisk(leftMs: number, cause: unknown): void {
-    if (this.#end === undefined) this.#events.emit('at-risk', { expiresInMs: Math.floor(leftMs), cause })
+    if (this.#end !== undefined) return
+    this.#events.emit('at-risk', { expiresInMs: Math.min(Math.floor(leftMs), this.expiresInMs), cause })
   }
 
   /** Called by the holder. */

@@ -62,19 +62,23 @@ export class Seat {
       isSpare: () => this.#inUse === 0 && options.retire(this),
       onSettled: () => options.onSettled(identity.id),
     })
-    this.#leaves = new Batcher((places) =>
-      protocol.leave(
-        identity.id,
-        places.map(({ name }) => name),
-        places.map(({ ticket }) => ticket),
-      ),
+    this.#leaves = new Batcher(
+      (places) =>
+        protocol.leave(
+          identity.id,
+          places.map(({ name }) => name),
+          places.map(({ ticket }) => ticket),
+        ),
+      ({ name }) => name,
     )
-    this.#releases = new Batcher((terms) =>
-      protocol.release(
-        terms.map((term) => term.lease),
-        terms.map((term) => term.token),
-        identity.id,
-      ),
+    this.#releases = new Batcher(
+      (terms) =>
+        protocol.release(
+          terms.map((term) => term.lease),
+          terms.map((term) => term.token),
+          identity.id,
+        ),
+      (term) => term.lease,
     )
     this.#joined = this.holder.join()
     // Who waits for it is told; whoever comes later takes another seat.
@@ -118,7 +122,7 @@ export class Seat {
           answer.isGranted ? this.#grant(answer.token, sentAtMs, asking.bounds.maxHoldMs) : answer,
         )
       })
-    return this.#add(this.#acquires, JSON.stringify(asking), batch, name, name)
+    return this.#add(this.#acquires, JSON.stringify(asking), batch, name, (one) => one)
   }
 
   /** Asks with the place in line, together with all who do meanwhile. */
@@ -138,7 +142,7 @@ export class Seat {
           : answer,
       )
     }
-    return this.#add(this.#questions, sequence, batch, place, place.name)
+    return this.#add(this.#questions, sequence, batch, place, (one) => one.name)
   }
 
   /**
@@ -285,15 +289,15 @@ export class Seat {
     key: string,
     send: (requests: Request[]) => Promise<(Grant | Refused)[]>,
     request: Request,
-    name: string,
+    nameOf: (request: Request) => string,
   ): Promise<Grant | Refused> {
-    const batcher = batchers.get(key) ?? new Batcher(send)
+    const batcher = batchers.get(key) ?? new Batcher(send, nameOf)
     batchers.set(key, batcher)
     const done = this.use()
     try {
       const answer = await batcher.add(request)
       // A grant is durable, and with it the release that came before.
-      if (answer.isGranted) this.granted(name)
+      if (answer.isGranted) this.granted(nameOf(request))
       return answer
     } catch (error) {
       this.#noticeEnd(error)

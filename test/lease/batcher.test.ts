@@ -18,10 +18,12 @@ class Wire {
   }
 }
 
+const itself = (request: number): number => request
+
 describe('natural batching', () => {
   test('sends a request on its own at once, and all that gathered meanwhile in the next call', async () => {
     const wire = new Wire()
-    const batcher = new Batcher(wire.send)
+    const batcher = new Batcher(wire.send, itself)
     const first = batcher.add(1)
     await settled()
     const rest = [batcher.add(2), batcher.add(3), batcher.add(4)]
@@ -37,7 +39,7 @@ describe('natural batching', () => {
 
   test('never has two calls on the wire', async () => {
     const wire = new Wire()
-    const batcher = new Batcher(wire.send, 2)
+    const batcher = new Batcher(wire.send, itself, 2)
     const all = Promise.all(Array.from({ length: 7 }, (_, index) => batcher.add(index)))
     for (let call = 0; call < 4; call += 1) {
       await settled()
@@ -47,6 +49,18 @@ describe('natural batching', () => {
     expect(await all).toHaveLength(7)
   })
 
+  test('sends two requests about the same in two calls, in their order', async () => {
+    const wire = new Wire()
+    const batcher = new Batcher(wire.send, (request) => request % 10)
+    const all = Promise.all([1, 2, 11, 3, 21, 12].map((request) => batcher.add(request)))
+    for (let call = 0; call < 3; call += 1) {
+      await settled()
+      wire.calls[call]!.answer()
+    }
+    await all
+    expect(wire.calls.map((call) => call.requests)).toEqual([[1, 2, 3], [11, 12], [21]])
+  })
+
   test('one bad request does not fail its neighbours', async () => {
     const calls: number[][] = []
     const batcher = new Batcher(async (requests: number[]) => {
@@ -54,7 +68,7 @@ describe('natural batching', () => {
       if (requests.includes(13))
         throw new RequestFailure('refused', Object.assign(new Error('bad'), { code: '22003' }))
       return requests
-    })
+    }, itself)
     const outcomes = await Promise.allSettled([11, 12, 13, 14].map((request) => batcher.add(request)))
     expect(outcomes.map((outcome) => outcome.status)).toEqual([
       'fulfilled',
@@ -76,7 +90,7 @@ describe('natural batching', () => {
     const batcher = new Batcher(async (): Promise<never[]> => {
       calls += 1
       throw failure
-    })
+    }, itself)
     const outcomes = await Promise.allSettled([1, 2, 3].map((request) => batcher.add(request)))
     expect(outcomes.every((outcome) => outcome.status === 'rejected')).toBe(true)
     expect(calls).toBe(1)

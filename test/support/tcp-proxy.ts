@@ -6,6 +6,7 @@ export class TcpProxy {
   readonly #target: URL
   readonly #pairs = new Set<{ readonly client: Socket; readonly upstream: Socket }>()
   #isDropping = false
+  #losing: string | undefined
   #beforeReply: ((reply: Buffer, sent: Buffer) => 'pass' | 'swallow' | 'cut') | undefined
 
   private constructor(server: Server, target: URL) {
@@ -43,6 +44,11 @@ export class TcpProxy {
     this.#isDropping = false
   }
 
+  /** From now on everything vanishes on connections whose client introduces itself by this name; undefined: on none. */
+  loseThoseOf(applicationName: string | undefined): void {
+    this.#losing = applicationName
+  }
+
   /** Resets every connection. */
   cut(): void {
     for (const { client, upstream } of this.#pairs) {
@@ -65,6 +71,9 @@ export class TcpProxy {
     const upstream = connect(Number(this.#target.port || 5432), this.#target.hostname)
     const pair = { client, upstream }
     let sent: Buffer = Buffer.alloc(0)
+    let introduction: Buffer | undefined
+    const isLost = (): boolean =>
+      this.#isDropping || (this.#losing !== undefined && introduction?.includes(this.#losing) === true)
     this.#pairs.add(pair)
     const close = (): void => {
       this.#pairs.delete(pair)
@@ -72,12 +81,13 @@ export class TcpProxy {
       upstream.destroy()
     }
     client.on('data', (data: Buffer) => {
-      if (this.#isDropping) return
+      introduction ??= data
+      if (isLost()) return
       sent = data
       upstream.write(data)
     })
     upstream.on('data', (data: Buffer) => {
-      if (this.#isDropping) return
+      if (isLost()) return
       switch (this.#beforeReply?.(data, sent) ?? 'pass') {
         case 'pass':
           client.write(data)
@@ -94,7 +104,7 @@ export class TcpProxy {
       socket.on('error', close)
       socket.on('close', () => {
         // A silent cut looks the same from both ends: nobody is told while packets are dropped.
-        if (!this.#isDropping) close()
+        if (!isLost()) close()
       })
     }
   }
