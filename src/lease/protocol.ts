@@ -26,7 +26,7 @@ export interface Asking {
 }
 
 /** What is agreed about a term when it is granted. */
-export interface TermBounds {
+interface TermBounds {
   /** Nobody else is granted the lease for so long, even when it is released before. */
   readonly minHoldMs: number
   /** The term ends after so long. Infinity: never. */

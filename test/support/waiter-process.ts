@@ -3,8 +3,8 @@ import { fileURLToPath } from 'node:url'
 import type { OpenOptions } from '../../src/index.ts'
 import type { Order, Report } from '../scenarios/children/waiter.ts'
 
-const child = (name: string): string =>
-  fileURLToPath(new URL(`../scenarios/children/${name}.ts`, import.meta.url))
+const waiter = fileURLToPath(new URL('../scenarios/children/waiter.ts', import.meta.url))
+const shiftedClock = fileURLToPath(new URL('../scenarios/children/shifted-clock.ts', import.meta.url))
 
 /** A real process that waits for leases, to be killed, paused and set to another time. */
 export class WaiterProcess implements AsyncDisposable {
@@ -15,8 +15,8 @@ export class WaiterProcess implements AsyncDisposable {
   #stderr = ''
 
   private constructor(options: OpenOptions, clockOffMs: number | undefined) {
-    const shifted = clockOffMs === undefined ? [] : ['--import', child('shifted-clock')]
-    this.#child = fork(child('waiter'), [JSON.stringify(options)], {
+    const shifted = clockOffMs === undefined ? [] : ['--import', shiftedClock]
+    this.#child = fork(waiter, [JSON.stringify(options)], {
       execArgv: ['--unhandled-rejections=strict', ...shifted],
       stdio: ['ignore', 'inherit', 'pipe', 'ipc'],
       env: { ...process.env, CLOCK_OFF_MS: String(clockOffMs) },
