@@ -703,8 +703,10 @@ declare
   v_is_ours boolean := pg_current_xact_id_if_assigned() is null;
   v_sequence text;
   v_available_at timestamptz;
-  v_ticket bigint;
-  v_first bigint;
+  v_next record;
+  v_expires_at timestamptz;
+  v_token bigint;
+  v_now timestamptz;
   v_released text[];
 begin
   if cardinality(p_names) = 1 then
@@ -725,42 +727,32 @@ begin
     update lease l set holder_id = null
      where l.name = p_names[1] and not exists (select from waiter w where w.lease = p_names[1]);
     if not found and v_available_at <= clock_timestamp() then
-      with next as materialized (
-        select w.ticket, w.holder_id, w.attempt, w.min_hold, w.max_hold, w.grace, h.expires_at
-          from waiter w join holder h on h.id = w.holder_id
-         where w.lease = p_names[1] and h.ended_at is null and h.expires_at > clock_timestamp()
-         order by w.ticket
-         limit 1
-           for update of w skip locked
-           for key share of h skip locked),
-      served as (
-        -- The expiry is compared again under the lock.
-        delete from waiter w
-         using next n
-         where w.lease = p_names[1] and w.ticket = n.ticket and n.expires_at > clock_timestamp()
-        returning n.*),
-      drawn as (
-        update token_sequence s set last_token = s.last_token + 1
-          from served
-         where s.name = v_sequence
-        returning s.last_token, clock_timestamp() as at)
-      update lease l
-         set token = d.last_token, holder_id = s.holder_id, attempt = s.attempt, ticket = s.ticket,
-             granted_at = d.at, deadline = coalesce(d.at + s.max_hold, 'infinity'),
-             available_at = case when s.min_hold > interval '0' then d.at + s.min_hold else '-infinity' end,
-             grace = s.grace
-        from served s, drawn d
-       where l.name = p_names[1]
-      returning wake_up(l.holder_id, l.ticket, l.token), l.ticket, (select min(w.ticket) from waiter w where w.lease = p_names[1])
-        into wake, v_ticket, v_first;
+      -- The first in line, if he is alive and not just leaving; see grant_next().
+      select w.ticket, w.holder_id, w.attempt, w.min_hold, w.max_hold, w.grace into v_next
+        from waiter w
+       where w.lease = p_names[1]
+       order by w.ticket
+       limit 1
+         for update skip locked;
+      select h.expires_at into v_expires_at
+        from holder h where h.id = v_next.holder_id and h.ended_at is null for key share skip locked;
+      if v_expires_at > clock_timestamp() then
+        delete from waiter w where w.lease = p_names[1] and w.ticket = v_next.ticket;
+        v_token := draw_tokens(v_sequence, 1) + 1;
+        v_now := clock_timestamp();
+        update lease l
+           set token = v_token, holder_id = v_next.holder_id, attempt = v_next.attempt, ticket = v_next.ticket,
+               granted_at = v_now, deadline = coalesce(v_now + v_next.max_hold, 'infinity'),
+               available_at = case when v_next.min_hold > interval '0' then v_now + v_next.min_hold else '-infinity' end,
+               grace = v_next.grace
+         where l.name = p_names[1];
+        wake := wake_up(v_next.holder_id, v_next.ticket, v_token);
+      end if;
     end if;
     if wake is not null then
       -- A waiter that is told of a grant must be able to rely on it.
       if current_setting('synchronous_commit') in ('off', 'local') or current_setting('client_min_messages') = 'error' then
         perform be_certain();
-      end if;
-      if v_first < v_ticket then
-        perform forget_dead(p_names, array[v_ticket]);
       end if;
       return next;
     elsif exists (select from waiter w where w.lease = p_names[1]) then
