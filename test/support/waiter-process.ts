@@ -3,7 +3,7 @@ import { fileURLToPath } from 'node:url'
 import type { OpenOptions } from '../../src/index.ts'
 import type { Order, Report } from '../scenarios/children/waiter.ts'
 
-const waiter = fileURLToPath(new URL('../scenarios/children/waiter.ts', import.meta.url))
+const program = fileURLToPath(new URL('../scenarios/children/waiter.ts', import.meta.url))
 const shiftedClock = fileURLToPath(new URL('../scenarios/children/shifted-clock.ts', import.meta.url))
 
 /** A real process that waits for leases, to be killed, paused and set to another time. */
@@ -16,7 +16,7 @@ export class WaiterProcess implements AsyncDisposable {
 
   private constructor(options: OpenOptions, clockOffMs: number | undefined) {
     const shifted = clockOffMs === undefined ? [] : ['--import', shiftedClock]
-    this.#child = fork(waiter, [JSON.stringify(options)], {
+    this.#child = fork(program, [JSON.stringify(options)], {
       execArgv: ['--unhandled-rejections=strict', ...shifted],
       stdio: ['ignore', 'inherit', 'pipe', 'ipc'],
       env: { ...process.env, CLOCK_OFF_MS: String(clockOffMs) },
