@@ -1,6 +1,6 @@
-import type { Outcome, Suitor } from './contend.ts'
+import { type Outcome, type Suitor, giveBack } from './contend.ts'
 import type { HeldLease } from './held-lease.ts'
-import type { AcquireRequest, LeaseRoom } from './lease-client.ts'
+import type { AcquireRequest, LeaseRoom } from './lease-room.ts'
 import { nextTryMs } from './next-try.ts'
 import type { Patience } from './patience.ts'
 import type { Refusal } from './protocol.ts'
@@ -40,15 +40,6 @@ export class AllLeases<L extends HeldLease> implements Suitor<L> {
   }
 
   giveUp(attempt: Promise<Outcome<L>> | undefined): void {
-    void this.#giveUp(attempt)
-  }
-
-  async #giveUp(attempt: Promise<Outcome<L>> | undefined): Promise<void> {
-    try {
-      const outcome = await attempt
-      await Promise.all(outcome?.leases?.map((lease) => lease.release()) ?? [])
-    } catch {
-      // The caller has been told that it got no lease; a request without an answer is settled by its holder.
-    }
+    void giveBack(attempt)
   }
 }

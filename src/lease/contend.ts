@@ -2,7 +2,8 @@ import type { Clock } from '../clock.ts'
 import { RequestFailure, describeFailure, isTransient } from '../database/failure.ts'
 import { type Contender, NotAcquiredError, SequenceMismatchError } from '../errors.ts'
 import type { Logger } from '../logger.ts'
-import type { AcquireRequest } from './lease-client.ts'
+import type { HeldLease } from './held-lease.ts'
+import type { AcquireRequest } from './lease-room.ts'
 import { Patience, PatienceOver } from './patience.ts'
 import type { Refusal } from './protocol.ts'
 
@@ -92,6 +93,16 @@ export async function contend<L>(options: ContendOptions<L>): Promise<L[] | NotA
       if (!(impatience instanceof PatienceOver)) throw impatience
       return notAcquired(request, patience, refused, failure)
     }
+  }
+}
+
+/** Gives back what an attempt that nobody waits for any more has been granted. Never rejects. */
+export async function giveBack<L extends HeldLease>(attempt: Promise<Outcome<L>> | undefined): Promise<void> {
+  try {
+    const outcome = await attempt
+    await Promise.all(outcome?.leases?.map((lease) => lease.release()) ?? [])
+  } catch {
+    // The caller has been told that it got no lease; a request without an answer is settled by its holder.
   }
 }
 

@@ -13,22 +13,12 @@ import type { HeldLease, HeldLeaseOptions } from './held-lease.ts'
 import { Line } from './line.ts'
 import { OneLease, leaveTurn } from './one-lease.ts'
 import { Patience, PatienceOver } from './patience.ts'
-import { type Asking, type HolderIdentity, type Protocol, isHolderGone, isVoided } from './protocol.ts'
+import { type HolderIdentity, type Protocol, isHolderGone, isVoided } from './protocol.ts'
+import type { AcquireRequest, LeaseRoom } from './lease-room.ts'
 import { type Grant, Seat } from './seat.ts'
 import type { Standing } from './standing.ts'
 import type { Term } from './term.ts'
 import type { Wakes } from './wakes.ts'
-
-/** What a caller asks for: one lease, or several, all or none. */
-export interface AcquireRequest {
-  /** Distinct. */
-  readonly names: readonly string[]
-  readonly ttlMs: number
-  readonly asking: Asking
-  /** 0: one attempt. Infinity: until the signal aborts. */
-  readonly waitMs: number
-  readonly signal: AbortSignal | undefined
-}
 
 export interface LeaseClientOptions<L extends HeldLease> {
   readonly protocol: Protocol
@@ -42,27 +32,6 @@ export interface LeaseClientOptions<L extends HeldLease> {
   readonly connectBeats: () => Connection
   /** Makes the handle that callers get. */
   createLease(options: HeldLeaseOptions): L
-}
-
-/** What those who ask for leases find in this room. */
-export interface LeaseRoom<L extends HeldLease> {
-  readonly clock: Clock
-  readonly wakes: Wakes
-  /** Whether wake-ups from other processes come, as far as is known. */
-  readonly isListening: boolean
-  /** Has somebody listen for wake-ups, until the returned function is called. */
-  listen(): () => void
-  /** The holder for leases of this TTL, joined. */
-  seat(ttlMs: number): Promise<Seat>
-  /** Asks again, under a new holder, when the old one turns out to be gone or what it was granted came too late. */
-  underLivingHolder<T>(ttlMs: number, ask: () => Promise<T | undefined>): Promise<T>
-  /** Handles for the grants; undefined when the answer came too late to be trusted, and the holder has been ended. */
-  take(
-    seat: Seat,
-    names: readonly string[],
-    grants: readonly Grant[],
-    request: AcquireRequest,
-  ): L[] | undefined
 }
 
 /** An attempt whose holder turned out to be gone is made again under a new one, so often at most. */
