@@ -8,6 +8,9 @@ const program = fileURLToPath(new URL('children/queue-worker.ts', import.meta.ur
 
 export interface HandOver {
   readonly waiters: number
+  readonly floor: Kind
+  /** fencepost's p50, the median of all rounds: for orientation only. */
+  readonly ms: number
   /** The floor's own p50, for orientation only. */
   readonly floorMs: number
   readonly ratio: { readonly median: number; readonly min: number; readonly max: number }
@@ -70,22 +73,23 @@ async function told(child: ChildProcess): Promise<unknown> {
 
 /**
  * The time from "release is called" to "the next one has it", p50 of each round, in as many processes as there are waiters but at most
- * four: fencepost ÷ the blocking advisory lock, round by round.
+ * four: fencepost ÷ the floor, round by round.
  */
 export async function compareHandOver(
   url: string,
   waiters: number,
   rounds: number,
   forMs: number,
-  kind: Kind = 'fencepost',
+  floorKind: Exclude<Kind, 'fencepost'>,
 ): Promise<HandOver> {
   const holdMs = 2
   const db = new Client({ connectionString: url })
   await db.connect()
-  const crowd = await Crowd.start(kind, url, waiters, holdMs)
-  const floor = await Crowd.start('advisory', url, waiters, holdMs)
+  const crowd = await Crowd.start('fencepost', url, waiters, holdMs)
+  const floor = await Crowd.start(floorKind, url, waiters, holdMs)
   try {
     const floors: number[] = []
+    const own: number[] = []
     const ratios: number[] = []
     const tries: number[] = []
     const statements: number[] = []
@@ -99,12 +103,15 @@ export async function compareHandOver(
       )
       if (round === 0) continue
       floors.push(base)
+      own.push(median(gaps))
       ratios.push(median(gaps) / base)
       tries.push(Number(counts.rows[0]!.tries) / gaps.length)
       statements.push(Number(counts.rows[0]!.total) / gaps.length)
     }
     return {
       waiters,
+      floor: floorKind,
+      ms: median(own),
       floorMs: median(floors),
       ratio: { median: median(ratios), min: Math.min(...ratios), max: Math.max(...ratios) },
       tries: median(tries),

@@ -8,7 +8,8 @@
 // and, by duration, so that less is better (see wall.ts):
 //   bulk      100,000 rows in one statement on a protected table ÷ the same on a plain table
 //   locks     how long writers are held up while a table of 1,000,000 rows is protected and unprotected
-//   hand-over from "release is called" to "the next one has it" ÷ the same of a blocking advisory lock (see hand-over.ts)
+//   hand-over from "release is called" to "the next one has it" ÷ the same of a blocking advisory lock, and of the least that a
+//             durable lock with wake-ups can do (see hand-over.ts)
 //   take-over from the death of a holder to the next grant ÷ the TTL (see take-over.ts)
 // The server is the embedded PostgreSQL with durable settings, on this machine's disk.
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'

@@ -20,16 +20,23 @@ export async function measureWaiting(
     const setup = new Client({ connectionString: server.url })
     await setup.connect()
     await setup.query('create extension pg_stat_statements')
+    await setup.query('create table bench_lock (id integer primary key, holder integer)')
+    await setup.query('insert into bench_lock values (1, null)')
     await setup.end()
     const handOver: HandOver[] = []
-    for (const waiters of [2, 50, 1000]) {
+    for (const [waiters, floor] of [
+      [2, 'notify'],
+      [2, 'advisory'],
+      [50, 'advisory'],
+      [1000, 'advisory'],
+    ] as const) {
       // oxlint-disable-next-line no-await-in-loop -- One after the other: they share two cores.
-      const result = await compareHandOver(server.url, waiters, rounds, forMs)
+      const result = await compareHandOver(server.url, waiters, rounds, forMs, floor)
       handOver.push(result)
       const { median, min, max } = result.ratio
       console.log(
-        `hand-over ${String(waiters).padStart(4)} waiters  ${median.toFixed(2)} (${min.toFixed(2)} … ${max.toFixed(2)})` +
-          `  floor ${result.floorMs.toFixed(2)} ms, ${result.tries.toFixed(2)} questions and ` +
+        `hand-over ${String(waiters).padStart(4)} waiters ÷ ${floor.padEnd(8)}  ${median.toFixed(2)} (${min.toFixed(2)} … ` +
+          `${max.toFixed(2)})  ${result.ms.toFixed(2)} ms, floor ${result.floorMs.toFixed(2)} ms, ${result.tries.toFixed(2)} questions and ` +
           `${result.statements.toFixed(2)} statements each`,
       )
     }

@@ -10,7 +10,12 @@ export interface Terms {
   readonly terms: readonly (readonly [number, number])[]
 }
 
-export type Kind = 'fencepost' | 'polling' | 'advisory'
+/**
+ * `advisory` and `notify` are floors. `advisory`: PostgreSQL's own lock, without TTL, token and durability, a session for each waiter.
+ * `notify`: a lock in a row, given back and taken by a prepared UPDATE each (taken durably), with a notification in between: the least that
+ * a durable lock can do whose waiters are woken. Nothing in it says whose turn it is, so it is for two workers.
+ */
+export type Kind = 'fencepost' | 'advisory' | 'notify'
 
 const [kind, url = '', workersText, holdText] = process.argv.slice(2)
 const workers = Number(workersText)
@@ -24,7 +29,7 @@ interface Lock {
 }
 
 async function fencepostLocks(): Promise<Lock[]> {
-  const fencepost = await Fencepost.open({ connectionString: url, ttl: '30s', listen: kind !== 'polling' })
+  const fencepost = await Fencepost.open({ connectionString: url, ttl: '30s' })
   const lock: Lock = {
     take: (signal) => fencepost.acquire('bench-queue', { signal }),
     give: (lease) => (lease as { release(): Promise<unknown> }).release(),
@@ -60,7 +65,35 @@ async function advisoryLocks(): Promise<Lock[]> {
   return locks
 }
 
-const locks = kind === 'advisory' ? await advisoryLocks() : await fencepostLocks()
+/** See Kind. */
+async function notifiedLocks(): Promise<Lock[]> {
+  const [work, listener] = [new Client({ connectionString: url }), new Client({ connectionString: url })]
+  await Promise.all([work.connect(), listener.connect()])
+  await listener.query('listen bench_lock')
+  let asleep = Promise.withResolvers<void>()
+  listener.on('notification', () => asleep.resolve())
+  const take = `update bench_lock set holder = ${process.pid} where id = 1 and holder is null`
+  const give = `update bench_lock set holder = null where id = 1 and set_config('synchronous_commit', 'off', true) is not null`
+  const notify = `select set_config('synchronous_commit', 'off', true), pg_notify('bench_lock', '')`
+  return Array.from({ length: workers }, () => ({
+    take: async (signal) => {
+      for (;;) {
+        signal.throwIfAborted()
+        asleep = Promise.withResolvers<void>()
+        if ((await work.query({ name: 'take', text: take })).rowCount === 1) return
+        await Promise.race([asleep.promise, sleep(1000)])
+      }
+    },
+    give: async () => {
+      await work.query({ name: 'give', text: give })
+      await work.query({ name: 'notify', text: notify })
+    },
+    close: () => Promise.all([work.end(), listener.end()]),
+  }))
+}
+
+const makers = { fencepost: fencepostLocks, advisory: advisoryLocks, notify: notifiedLocks }
+const locks = await makers[kind as Kind]()
 process.send!('ready')
 
 let controller = new AbortController()
