@@ -80,11 +80,12 @@ begin
         limit 1) f);
 end $$;
 
--- What a waiter is told when it has been granted the lease: the ticket, the token, and a proof that the database has done it.
-create function fencepost.wake_up(p_holder uuid, p_ticket bigint, p_token bigint) returns text
+-- What a waiter is told when it has been granted the lease: the ticket, the token, and a proof that the database has done it. The
+-- lease is in the proof, because tickets may be given out once more after a crash.
+create function fencepost.wake_up(p_name text, p_holder uuid, p_ticket bigint, p_token bigint) returns text
 language sql stable as $$
   select p_ticket || ':' || p_token || ':' || left(encode(sha256(convert_to(
-           p_holder || ':' || p_ticket || ':' || p_token, 'UTF8')), 'hex'), 24)
+           p_holder || ':' || p_ticket || ':' || p_token || ':' || p_name, 'UTF8')), 'hex'), 24)
 $$;
 
 -- Sends wake-ups. A statement of its own, because a notification that cannot be sent (the queue is full) takes its transaction
@@ -192,7 +193,7 @@ begin
              grace = s.grace
         from served s
        where l.name = s.lease
-      returning l.name, wake_up(l.holder_id, l.ticket, l.token);
+      returning l.name, wake_up(l.name, l.holder_id, l.ticket, l.token);
     perform forget_dead(v_group.names, v_group.tickets);
   end loop;
 
@@ -333,7 +334,8 @@ begin
     perform be_certain();
     loop
       -- What has been granted by one of the tickets, and what is still in line, as one statement sees it: a grant takes the place.
-      select array_agg(r.name) filter (where l.ticket = r.ticket),
+      -- A term that is over already is no grant any more.
+      select array_agg(r.name) filter (where l.ticket = r.ticket and l.deadline > clock_timestamp()),
              array_agg(r.name) filter (where w.ticket = r.ticket and l.ticket is distinct from r.ticket)
         into v_mine, v_names
         from unnest(p_names, p_tickets) r (name, ticket)
@@ -346,7 +348,7 @@ begin
       with mine as materialized (
         select l.name
           from lease l join unnest(p_names, p_tickets) r (name, ticket) on l.name = r.name
-         where l.holder_id = p_holder and l.ticket = r.ticket
+         where l.holder_id = p_holder and l.ticket = r.ticket and l.deadline > clock_timestamp()
          order by l.name
            for key share of l)
       select array_agg(m.name) into v_locked from mine m;
@@ -746,7 +748,7 @@ begin
                available_at = case when v_next.min_hold > interval '0' then v_now + v_next.min_hold else '-infinity' end,
                grace = v_next.grace
          where l.name = p_names[1];
-        wake := wake_up(v_next.holder_id, v_next.ticket, v_token);
+        wake := wake_up(p_names[1], v_next.holder_id, v_next.ticket, v_token);
       end if;
     end if;
     if wake is not null then
@@ -827,6 +829,8 @@ begin
      order by l.name
        for update of l skip locked)
   select coalesce(array_agg(m.name), '{}') into v_mine from mine m;
+  -- Nobody has had these terms: no minimum hold follows from them.
+  update lease l set available_at = '-infinity' where l.name = any (v_mine) and l.available_at > '-infinity';
   return query
     select n, case when n is not null then 'left' end, g.wake from unnest(v_mine) n full join let_go(v_mine) g on g.name = n;
   return query
@@ -894,6 +898,8 @@ begin
      order by l.name
        for update of l)
   select coalesce(array_agg(m.name), '{}') into v_mine from mine m;
+  -- Nobody has had these terms: no minimum hold follows from them.
+  update lease l set available_at = '-infinity' where l.name = any (v_mine) and l.available_at > '-infinity';
   return query select g.wake from let_go(v_mine) g;
   return query select a from next_after(v_left.names, v_left.tickets) a;
 end $$;
@@ -1022,7 +1028,7 @@ select l.name,
 revoke all on function
   fencepost.free_at(timestamptz, timestamptz, interval, timestamptz, timestamptz),
   fencepost.queued(text[], uuid),
-  fencepost.wake_up(uuid, bigint, bigint),
+  fencepost.wake_up(text, uuid, bigint, bigint),
   fencepost.wake(text[]),
   fencepost.draw_tokens(text, integer),
   fencepost.forget_dead(text[], bigint[]),
@@ -1114,7 +1120,7 @@ drop function fencepost.grant_next(text[]);
 drop function fencepost.forget_dead(text[], bigint[]);
 drop function fencepost.draw_tokens(text, integer);
 drop function fencepost.wake(text[]);
-drop function fencepost.wake_up(uuid, bigint, bigint);
+drop function fencepost.wake_up(text, uuid, bigint, bigint);
 drop function fencepost.queued(text[], uuid);
 drop function fencepost.free_at(timestamptz, timestamptz, interval, timestamptz, timestamptz);
 alter table fencepost.lease drop column ticket, drop column grace;

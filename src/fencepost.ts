@@ -1,3 +1,4 @@
+import { setMaxListeners } from 'node:events'
 import { hostname } from 'node:os'
 import { systemClock } from './clock.ts'
 import { type ConnectOptions, connectionConfig } from './database/connect-options.ts'
@@ -121,6 +122,7 @@ export class Fencepost implements AsyncDisposable {
   readonly #identity: Omit<HolderIdentity, 'id'>
   readonly #logger: Logger
   readonly #elections = new Line()
+  readonly #closed = new AbortController()
   readonly #ttlMs: number
   readonly #minTtlMs: number
   #closing: Promise<void> | undefined
@@ -135,6 +137,8 @@ export class Fencepost implements AsyncDisposable {
     const { label = `${hostname()}:${process.pid}`, meta = {} } = options
     const logger = options.logger === undefined ? silent : harmless(options.logger)
     this.#logger = logger
+    // Every election listens to it: that is no leak to be warned of.
+    setMaxListeners(0, this.#closed.signal)
     this.#identity = {
       label: checkName('label', label),
       host: hostname(),
@@ -479,6 +483,7 @@ export class Fencepost implements AsyncDisposable {
     return new Election(name, options, lead, {
       clock: systemClock,
       logger: this.#logger,
+      closed: this.#closed.signal,
       line: this.#elections,
       ttlMs: request.ttlMs,
       random: Math.random,
@@ -525,6 +530,7 @@ export class Fencepost implements AsyncDisposable {
   }
 
   async #close(): Promise<void> {
+    this.#closed.abort(closedError())
     await this.#leases.close(closedError())
     await Promise.all([this.#grants.close(), this.#listener?.close()])
   }

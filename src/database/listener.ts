@@ -111,6 +111,11 @@ export class Listener {
   async #subscribe(connection: Connection): Promise<void> {
     if (await this.#isShared(connection)) throw new Error(deaf)
     const session = await this.#inTransaction(connection, `listen ${channel}`)
+    // It says nothing for long, which is no reason to end it. The setting is not there before version 14.
+    if (!connection.isPooled) {
+      const text = `select pg_catalog.set_config(name, '0', false) from pg_catalog.pg_settings where name = 'idle_session_timeout'`
+      await connection.query({ text, timeoutMs: this.#options.timeoutMs })
+    }
     try {
       if (this.#connection !== connection) throw new Error(closed)
       await this.#hearItself()
@@ -170,8 +175,6 @@ export class Listener {
   #opened(connection: Connection): void {
     if (this.#connection !== connection) return
     this.#isListening = true
-    this.#failures = 0
-    this.#hasWarned = false
     this.#options.logger.debug('fencepost: listening for wake-ups')
     this.#options.changed()
     this.#goOn()
@@ -204,6 +207,9 @@ export class Listener {
     if (connection === undefined || !this.#isListening) return
     try {
       await connection.query({ text: 'select 1', timeoutMs: patienceMs })
+      // Only a session that lasts is one: others come and go at their own pace, and nobody is to be asked or warned at that.
+      this.#failures = 0
+      this.#hasWarned = false
       // The last one who waited may have left meanwhile.
       if (this.#connection === connection) this.#goOn()
     } catch (error) {

@@ -160,7 +160,7 @@ async function refuseForeignSchema(client: ClientBase): Promise<void> {
 /**
  * A live holder trusts its leases for up to a TTL, and nobody could keep others from being granted them meanwhile. Looked at
  * twice: without a lock, so that a refusal disturbs nobody, and under it, because a program may have joined meanwhile.
- * Heartbeats queue behind a lock that waits, so this one gives up at once.
+ * Those who want to join queue behind a lock that waits, so this one waits for a moment only.
  */
 async function refuseWhileInUse(client: ClientBase): Promise<void> {
   const { rows } = await client.query<{ has_leases: boolean }>(
@@ -180,7 +180,10 @@ async function refuseWhileInUse(client: ClientBase): Promise<void> {
     )
   }
   await look()
-  await client.query('lock table fencepost.holder, fencepost.lease in access exclusive mode nowait')
+  // Long enough for the server to stop an autovacuum that is in the way, which it does after a second.
+  await client.query(`set local lock_timeout = '1500ms'`)
+  await client.query('lock table fencepost.holder, fencepost.lease in access exclusive mode')
+  await client.query('set local lock_timeout to default')
   await look()
 }
 

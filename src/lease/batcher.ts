@@ -6,6 +6,13 @@ interface Entry<Request, Answer> {
   reject(error: unknown): void
 }
 
+export interface BatcherOptions {
+  /** The largest batch. Default 2000. */
+  readonly maxSize?: number
+  /** Called when nothing waits and nothing is on the wire any more. */
+  readonly onIdle?: () => void
+}
+
 /**
  * Natural batching: while one call is on the wire, requests gather; the next call carries all of them. A request on its
  * own is sent without delay.
@@ -14,6 +21,7 @@ export class Batcher<Request, Answer> {
   readonly #send: (requests: Request[]) => Promise<Answer[]>
   readonly #subjectOf: (request: Request) => unknown
   readonly #maxSize: number
+  readonly #onIdle: () => void
   #waiting: Entry<Request, Answer>[] = []
   #isRunning = false
 
@@ -21,16 +29,12 @@ export class Batcher<Request, Answer> {
   constructor(
     send: (requests: Request[]) => Promise<Answer[]>,
     subjectOf: (request: Request) => unknown,
-    maxSize = 2000,
+    { maxSize = 2000, onIdle = () => {} }: BatcherOptions = {},
   ) {
     this.#send = send
     this.#subjectOf = subjectOf
     this.#maxSize = maxSize
-  }
-
-  /** Nothing waits, and nothing is on the wire. */
-  get isIdle(): boolean {
-    return !this.#isRunning
+    this.#onIdle = onIdle
   }
 
   add(request: Request): Promise<Answer> {
@@ -50,6 +54,7 @@ export class Batcher<Request, Answer> {
       await this.#deliver(this.#nextBatch())
     }
     this.#isRunning = false
+    this.#onIdle()
   }
 
   #nextBatch(): Entry<Request, Answer>[] {

@@ -16,8 +16,8 @@ export type Outcome<L> =
 export interface Suitor<L> {
   /** One question to the database, or the answer that has come by itself. */
   ask(): Promise<Outcome<L>>
-  /** Sleeps until it is worth asking again. */
-  pause(refusal: Refusal, tries: number): Promise<void>
+  /** Sleeps until it is worth asking again. `times`: so often in a row it has been refused for this reason, from 1. */
+  pause(refusal: Refusal, times: number): Promise<void>
   /** Nobody waits any more. What an attempt that is still under way is granted goes back. */
   giveUp(attempt: Promise<Outcome<L>> | undefined): void
 }
@@ -44,6 +44,8 @@ export async function contend<L>(options: ContendOptions<L>): Promise<L[] | NotA
   const { request, suitor, patience, stop, clock, logger } = options
   let refused: { readonly name: string; readonly contender: Contender } | undefined
   let failure: RequestFailure | undefined
+  let reason: Refusal['reason'] | undefined
+  let inARow = 0
   for (let tries = 1; ; tries += 1) {
     const attempt = suitor.ask()
     // However short the wait is, a healthy database gets the time to say whether the leases are free.
@@ -64,8 +66,10 @@ export async function contend<L>(options: ContendOptions<L>): Promise<L[] | NotA
         suitor.giveUp(undefined)
         return new NotAcquiredError(name, patience.waitedMs, refusal.contender)
       }
-      const inARow = tries
-      pause = () => suitor.pause(refusal, inARow)
+      inARow = refusal.reason === reason ? inARow + 1 : 1
+      reason = refusal.reason
+      const times = inARow
+      pause = () => suitor.pause(refusal, times)
     } catch (error) {
       if (asking.isOver) {
         // The attempt may still be on the wire.

@@ -59,6 +59,7 @@ export class Holder {
   #failures = 0
   #cancelBeat: () => void = () => {}
   #cancelDeadline: () => void = () => {}
+  #cancelSettling: () => void = () => {}
   #attempt = 0
   /** Attempts that got no answer. */
   #unsettled: readonly Unsettled[] = []
@@ -129,6 +130,7 @@ export class Holder {
     this.#loss = { reason, cause }
     this.#cancelBeat()
     this.#cancelDeadline()
+    this.#cancelSettling()
     for (const listener of [...this.#listeners]) listener.lost(reason, cause)
     this.#listeners.clear()
     this.#renewalListeners.clear()
@@ -167,7 +169,8 @@ export class Holder {
   }
 
   #settleLater(tries: number): void {
-    this.#clock.after(beatRetryMs(this.ttlMs, tries, Math.random()), () => {
+    this.#cancelSettling()
+    this.#cancelSettling = this.#clock.after(beatRetryMs(this.ttlMs, tries, Math.random()), () => {
       if (this.#unsettled.length === 0 || this.#loss !== undefined) return
       this.settle().catch((error: unknown) => {
         this.#logger.debug(`fencepost: an unanswered acquire could not be settled yet: ${String(error)}`)

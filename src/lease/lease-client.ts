@@ -73,6 +73,8 @@ export class LeaseClient<L extends HeldLease> implements LeaseRoom<L> {
     this.#closing.abort(reason)
     const seats = [...this.#seats.values()]
     this.#seats.clear()
+    // Those who waited get to say that they leave.
+    await new Promise<void>((resolve) => setImmediate(resolve))
     await Promise.all([...seats.map((seat) => seat.close()), ...this.#retiring])
   }
 
@@ -110,7 +112,7 @@ export class LeaseClient<L extends HeldLease> implements LeaseRoom<L> {
     if (silentMs < firstAnswerMs) {
       const { label, host, pid } = this.#options.identity
       const own = { isInLine: false, label, host, pid, since: undefined, remainingMs: undefined }
-      return new NotAcquiredError(name, patience.waitedMs, own)
+      return new NotAcquiredError(name, patience.waitedMs, this.#line.contender(name) ?? own)
     }
     const silence = new Error(`it has owed an answer for ${Math.round(silentMs)} ms`)
     throw describeFailure(new RequestFailure('unsent', silence), `acquire lease "${name}"`)
@@ -159,16 +161,23 @@ export class LeaseClient<L extends HeldLease> implements LeaseRoom<L> {
       seat.holder.lose('expired')
       return undefined
     }
-    return names.map((lease, index) => {
-      const { token, deadlineMs } = grants[index]!
-      const term: Term = { lease, token, holderId: seat.holder.id, sequence }
-      const over = this.#line.hold(lease)
+    const terms = names.map((lease, index): Term => {
+      return { lease, token: grants[index]!.token, holderId: seat.holder.id, sequence }
+    })
+    const nowMs = this.clock.monotonicMs()
+    if (grants.some(({ deadlineMs }) => deadlineMs <= nowMs)) {
+      // A maximum hold has passed on the way.
+      for (const term of terms) void seat.giveBack(term)
+      return undefined
+    }
+    return terms.map((term, index) => {
+      const over = this.#line.hold(term.lease)
       return this.#options.createLease({
         term,
         holder: seat.holder,
         clock: this.clock,
         logger: this.#options.logger,
-        deadlineMs,
+        deadlineMs: grants[index]!.deadlineMs,
         giveBack: () => seat.giveBack(term),
         limit: (withinMs) => seat.limit(term, withinMs),
         onOver: over,

@@ -1,3 +1,4 @@
+import type { Contender } from '../errors.ts'
 import type { Patience } from './patience.ts'
 
 /** The right to ask the database for one name, which one caller of this process has at a time. */
@@ -6,8 +7,8 @@ export interface Turn<Legacy> {
   readonly legacy: Legacy | undefined
   /** The database is being asked in this turn. */
   asks(nowMs: number): void
-  /** The database has answered, whatever it said. */
-  isAnswered(): void
+  /** The database has answered; `contender`, when it said no: who stands in the way. */
+  isAnswered(contender: Contender | undefined): void
   /** Lets the next one have the turn. Calling it again does nothing. */
   leave(): void
   /** The same with a legacy. False when nobody waits: the turn stays. */
@@ -20,6 +21,8 @@ interface Place<Legacy> {
   isAsked: boolean
   /** Leases of this name that this process has. */
   held: number
+  /** Who stood in the way when the database was last asked. */
+  contender: Contender | undefined
   /** Since when the database owes an answer to whoever has the turn. */
   silentSinceMs: number | undefined
 }
@@ -72,13 +75,25 @@ export class Line<Legacy = never> {
     }
   }
 
+  /** Who stands in the way, as far as is known; undefined also when this process has the lease. */
+  contender(name: string): Contender | undefined {
+    const place = this.#places.get(name)
+    return place?.held === 0 ? place.contender : undefined
+  }
+
   /** Milliseconds for which the database has been silent to whoever has the turn. */
   silentForMs(name: string, nowMs: number): number {
     return nowMs - (this.#places.get(name)?.silentSinceMs ?? nowMs)
   }
 
   #place(name: string): Place<Legacy> {
-    const place = this.#places.get(name) ?? { waiting: [], isAsked: false, held: 0, silentSinceMs: undefined }
+    const place = this.#places.get(name) ?? {
+      waiting: [],
+      isAsked: false,
+      held: 0,
+      contender: undefined,
+      silentSinceMs: undefined,
+    }
     this.#places.set(name, place)
     return place
   }
@@ -103,8 +118,10 @@ export class Line<Legacy = never> {
       asks: (nowMs) => {
         if (isMine) place.silentSinceMs ??= nowMs
       },
-      isAnswered: () => {
-        if (isMine) place.silentSinceMs = undefined
+      isAnswered: (contender) => {
+        if (!isMine) return
+        place.silentSinceMs = undefined
+        place.contender = contender
       },
       leave: () => {
         if (isMine) pass(undefined)

@@ -15,7 +15,10 @@ export interface Situation {
 
 /** Without wake-ups a waiter asks at least this often. */
 const pollMs = 1000
-/** Somebody takes or gives back the lease right now: the answer will be another one very soon. */
+/**
+ * Somebody takes or gives back the lease right now, or a fenced transaction of the last term is open: the answer will be another one very
+ * soon, or else the pauses grow to those of a poll.
+ */
 const briefMs = 25
 
 /**
@@ -29,7 +32,7 @@ export function nextTryMs({ reason, againMs, ticket }: Refusal, situation: Situa
   const isBetweenTerms = againMs === 0 && (reason === 'draining' || reason === 'contended')
   // Who was not let in the line came while the lease was just changing hands.
   if (isBetweenTerms || (stands && ticket === undefined)) {
-    return Math.min(briefMs * 2 ** Math.min(tries - 1, 4), 250) * jitter
+    return Math.min(briefMs * 2 ** Math.min(tries - 1, 10), pollMs) * jitter
   }
   const bound = (stands && isListening ? ttlMs : pollMs) * jitter
   // A moment more, because the time is the database's as it was when it answered.

@@ -64,7 +64,7 @@ export class OneLease<L extends HeldLease> implements Suitor<L> {
         expected()
       }
     })
-    this.#turn.isAnswered()
+    this.#turn.isAnswered(outcome.leases === undefined ? outcome.refusal.contender : undefined)
     return outcome
   }
 

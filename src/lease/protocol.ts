@@ -110,6 +110,7 @@ export class Protocol {
   readonly #logger: Logger
   readonly #timeoutMs: number
   readonly #deliver: DeliverWake
+  #isMute = false
 
   constructor(options: ProtocolOptions) {
     this.#grants = options.grants
@@ -288,9 +289,20 @@ export class Protocol {
   #wake(rows: readonly TextRow[]): void {
     const wakes = rows.flatMap(({ wake }) => (wake == null || this.#deliver(wake) ? [] : [wake]))
     if (wakes.length === 0) return
-    this.notify(wakes).catch((error: unknown) => {
-      this.#logger.warn(`fencepost: a wake-up was not sent, the waiter finds out by asking: ${String(error)}`)
-    })
+    this.notify(wakes).then(
+      () => {
+        this.#isMute = false
+      },
+      (error: unknown) => {
+        // Once for each time that it stops working.
+        if (!this.#isMute) {
+          this.#logger.warn(
+            `fencepost: wake-ups cannot be sent, waiters find out by asking: ${String(error)}`,
+          )
+        }
+        this.#isMute = true
+      },
+    )
   }
 
   async #call(

@@ -1,5 +1,5 @@
 import type { Connection } from '../database/connection.ts'
-import { RequestFailure } from '../database/failure.ts'
+import { RequestFailure, isTransient } from '../database/failure.ts'
 import { Batcher } from './batcher.ts'
 import type { HandOverOutcome } from './held-lease.ts'
 import { Holder, type HolderOptions } from './holder.ts'
@@ -37,6 +37,9 @@ export interface SeatOptions extends Omit<HolderOptions, 'onBeat' | 'isSpare' | 
   onSettled(holderId: string): void
 }
 
+/** How long the places in line are waited for that are being left when the holder is ended: they go with it. */
+const leaveWithinMs = 1000
+
 /** A holder, and the requests that are made in its name: gathered into batches, and followed until they are known. */
 export class Seat {
   readonly holder: Holder
@@ -46,6 +49,8 @@ export class Seat {
   readonly #acquires = new Map<string, Batcher<string, Grant | Refused>>()
   readonly #questions = new Map<string, Batcher<Place, Grant | Refused>>()
   readonly #leaves: Batcher<Place, boolean>
+  /** Places that are being left. */
+  readonly #leaving = new Set<Promise<void>>()
   readonly #releases: Batcher<Term, ReleaseAnswer>
   /** Requests that are under way. */
   #inUse = 0
@@ -97,6 +102,11 @@ export class Seat {
   /** Ends the holder, so that its leases are free at once, and closes the connection of its beats. */
   async close(): Promise<void> {
     await this.#joined.catch(() => {})
+    // What was granted to places that nobody waits at any more goes on as if it had not been.
+    const { promise: late, resolve } = Promise.withResolvers<void>()
+    const cancel = this.#options.clock.after(leaveWithinMs, resolve)
+    await Promise.race([Promise.all(this.#leaving), late])
+    cancel()
     await this.holder.end().catch((error: unknown) => {
       this.#options.logger.warn(`fencepost: a holder could not be ended, its leases expire: ${String(error)}`)
     })
@@ -149,7 +159,13 @@ export class Seat {
    * Leaves the line, and what has been granted meanwhile goes on to the next. Asks until it is known, or the holder is gone and its
    * places with it.
    */
-  async leave(place: Place): Promise<void> {
+  leave(place: Place): Promise<void> {
+    const leaving = this.#leave(place).finally(() => this.#leaving.delete(leaving))
+    this.#leaving.add(leaving)
+    return leaving
+  }
+
+  async #leave(place: Place): Promise<void> {
     const { clock, logger } = this.#options
     const done = this.use()
     try {
@@ -158,6 +174,11 @@ export class Seat {
           // oxlint-disable-next-line no-await-in-loop -- Until it is known.
           if (await this.#leaves.add(place)) return
         } catch (error) {
+          if (error instanceof RequestFailure && error.effect === 'refused' && !isTransient(error)) {
+            // Asking on would keep the other callers of this process from the lease.
+            logger.error(`fencepost: the line for lease "${place.name}" cannot be left: ${error.message}`)
+            return
+          }
           logger.debug(`fencepost: the line for lease "${place.name}" is left once more: ${String(error)}`)
         }
         // oxlint-disable-next-line no-await-in-loop
@@ -291,8 +312,13 @@ export class Seat {
     request: Request,
     nameOf: (request: Request) => string,
   ): Promise<Grant | Refused> {
-    const batcher = batchers.get(key) ?? new Batcher(send, nameOf)
-    batchers.set(key, batcher)
+    let batcher = batchers.get(key)
+    if (batcher === undefined) {
+      // Ways of asking may be many; those that nobody uses are not kept.
+      const onIdle = (): void => void (batchers.size > 4 && batchers.delete(key))
+      batcher = new Batcher(send, nameOf, { onIdle })
+      batchers.set(key, batcher)
+    }
     const done = this.use()
     try {
       const answer = await batcher.add(request)
@@ -304,8 +330,6 @@ export class Seat {
       throw error
     } finally {
       done()
-      // Ways of asking may be many; those that nobody uses are not kept.
-      if (batcher.isIdle && batchers.size > 4) batchers.delete(key)
     }
   }
 

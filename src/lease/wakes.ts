@@ -5,6 +5,7 @@ import type { Token } from './term.ts'
 type Woken = (token: Token | undefined) => void
 
 interface Sleeper {
+  readonly lease: string
   readonly holderId: string
   readonly woken: Woken
 }
@@ -17,7 +18,8 @@ const maxEarly = 10_000
  * lease. The proof is made with the holder's secret, so a wake-up that somebody else has made up only leads to a question.
  */
 export class Wakes {
-  readonly #sleepers = new Map<string, Sleeper>()
+  /** Mostly one for each ticket. After a crash of the server a number may be given out once more. */
+  readonly #sleepers = new Map<string, Set<Sleeper>>()
   readonly #early = new Map<string, string>()
   #expecting = 0
 
@@ -31,36 +33,40 @@ export class Wakes {
   }
 
   /** Has the holder's place called when a wake-up comes, or at once when one has come already. The returned function ends it. */
-  add(ticket: string, holderId: string, woken: Woken): () => void {
-    const sleeper = { holderId, woken }
-    this.#sleepers.set(ticket, sleeper)
+  add(lease: string, ticket: string, holderId: string, woken: Woken): () => void {
+    const sleeper = { lease, holderId, woken }
+    const sleepers = this.#sleepers.get(ticket) ?? new Set()
+    this.#sleepers.set(ticket, sleepers.add(sleeper))
     const early = this.#early.get(ticket)
     if (early !== undefined) {
       this.#early.delete(ticket)
       this.deliver(early)
     }
     return () => {
-      if (this.#sleepers.get(ticket) === sleeper) this.#sleepers.delete(ticket)
+      sleepers.delete(sleeper)
+      if (sleepers.size === 0 && this.#sleepers.get(ticket) === sleepers) this.#sleepers.delete(ticket)
     }
   }
 
   /** False when it is for nobody in this process, as far as is known. */
   deliver(wake: string): boolean {
     const [ticket = '', token, proof] = wake.split(':')
-    const sleeper = this.#sleepers.get(ticket)
-    if (sleeper === undefined) {
+    const sleepers = this.#sleepers.get(ticket)
+    if (sleepers === undefined) {
       if (this.#expecting > 0 && /^\d+$/.test(ticket)) this.#keep(ticket, wake)
       return false
     }
-    const isProven =
-      token !== undefined && proof === proofOf(sleeper.holderId, ticket, token) && /^\d{1,19}$/.test(token)
-    sleeper.woken(isProven ? (BigInt(token) as Token) : undefined)
+    for (const sleeper of [...sleepers]) {
+      const isProven =
+        token !== undefined && proof === proofOf(sleeper, ticket, token) && /^\d{1,19}$/.test(token)
+      sleeper.woken(isProven ? (BigInt(token) as Token) : undefined)
+    }
     return true
   }
 
   /** Wake-ups may have been missed: everybody asks, or everybody of one holder. */
   askAll(holderId?: string): void {
-    for (const sleeper of [...this.#sleepers.values()]) {
+    for (const sleeper of [...this.#sleepers.values()].flatMap((sleepers) => [...sleepers])) {
       if (holderId === undefined || sleeper.holderId === holderId) sleeper.woken(undefined)
     }
   }
@@ -73,6 +79,6 @@ export class Wakes {
 }
 
 /** As `fencepost.wake_up` makes it. */
-function proofOf(holderId: string, ticket: string, token: string): string {
-  return createHash('sha256').update(`${holderId}:${ticket}:${token}`).digest('hex').slice(0, 24)
+function proofOf({ holderId, lease }: Sleeper, ticket: string, token: string): string {
+  return createHash('sha256').update(`${holderId}:${ticket}:${token}:${lease}`).digest('hex').slice(0, 24)
 }

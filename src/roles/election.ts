@@ -85,6 +85,8 @@ export interface Electorate<L extends ElectedLease> {
   readonly clock: Clock
   readonly logger: Logger
   readonly ttlMs: number
+  /** Aborts when the Fencepost is closed. */
+  readonly closed: AbortSignal
   /** Where elections of the same Fencepost stand in line. */
   readonly line: Line
   random(): number
@@ -172,6 +174,7 @@ export class Election<L extends ElectedLease> implements AsyncDisposable {
       look: () => electorate.leader(),
       onChange: (leader) => this.#events.emit('leader', leader),
     })
+    electorate.closed.addEventListener('abort', () => this.#watch.stop(), { once: true })
     this.#over = candidate ? this.#stand() : Promise.resolve()
   }
 
@@ -208,7 +211,7 @@ export class Election<L extends ElectedLease> implements AsyncDisposable {
     const off = this.#events.on(name, listener)
     if (name !== 'leader') return off
     this.#listenersToLeader += 1
-    if (this.#stopped === undefined) this.#watch.start()
+    if (this.#stopped === undefined && !this.#electorate.closed.aborted) this.#watch.start()
     let isListening = true
     return () => {
       off()
@@ -254,8 +257,8 @@ export class Election<L extends ElectedLease> implements AsyncDisposable {
   /** Stands and leads, again and again, until it is stopped or its Fencepost is closed. Never rejects. */
   async #stand(): Promise<void> {
     const { clock, line, logger } = this.#electorate
-    const halt = this.#halt.signal
-    const patience = new Patience(clock, Number.POSITIVE_INFINITY, halt)
+    const over = AbortSignal.any([this.#halt.signal, this.#electorate.closed])
+    const patience = new Patience(clock, Number.POSITIVE_INFINITY, over)
     let inARow = 0
     try {
       for (;;) {
@@ -274,7 +277,7 @@ export class Election<L extends ElectedLease> implements AsyncDisposable {
         await patience.sleep(restMs(this.#retryDelayMs, inARow, this.#electorate.random()))
       }
     } catch (error) {
-      if (!halt.aborted) logger.error(`fencepost: election "${this.name}" is over: ${String(error)}`)
+      if (!over.aborted) logger.error(`fencepost: election "${this.name}" is over: ${String(error)}`)
     } finally {
       patience.done()
     }

@@ -215,15 +215,29 @@ describe('a listener', () => {
     expect(server.log.deafness).toHaveLength(1)
   })
 
-  test('notices at once that its session was ended, and does so again after the next time', async () => {
+  test('replaces a session that comes and goes ever more rarely, and says so once', async () => {
+    const { server } = await listening()
+    const opened = server.sessions.length
+    for (let second = 0; second < 120; second += 1) {
+      server.open[0]?.end()
+      // oxlint-disable-next-line no-await-in-loop
+      await server.clock.advance(1000)
+    }
+    expect(server.sessions.length - opened).toBeLessThan(15)
+    expect(server.log.deafness).toHaveLength(1)
+  })
+
+  test('notices at once that its session was ended, and says so again when the next one had lasted', async () => {
     const { server } = await listening()
     for (let turn = 1; turn <= 3; turn += 1) {
       server.open[0]!.end()
       expect(server.listener.isListening).toBe(false)
+      expect(server.log.deafness).toHaveLength(turn)
       // oxlint-disable-next-line no-await-in-loop
       await server.clock.advance(200)
       expect(server.listener.isListening).toBe(true)
-      expect(server.log.deafness).toHaveLength(turn)
+      // oxlint-disable-next-line no-await-in-loop
+      await server.clock.advance(11_000)
     }
     // What an old session says changes nothing.
     server.sessions[0]!.ear.ended()

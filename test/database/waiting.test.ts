@@ -12,8 +12,8 @@ const older = useDatabase({ migrated: false })
 
 const join = (label = 'sql') => SqlHolder.join(database.pool, 30_000, label)
 
-const proofOf = (holder: SqlHolder, ticket: string, token: bigint | string) =>
-  createHash('sha256').update(`${holder.id}:${ticket}:${token}`).digest('hex').slice(0, 24)
+const proofOf = (lease: string, holder: SqlHolder, ticket: string, token: bigint | string) =>
+  createHash('sha256').update(`${holder.id}:${ticket}:${token}:${lease}`).digest('hex').slice(0, 24)
 
 const ticketsInLine = async (name: string) => {
   const rows = await database.query<{ ticket: string }>(
@@ -236,8 +236,9 @@ describe('a release', () => {
     const [ticket, newer, proof] = row.wake!.split(':')
     expect(ticket).toBe(first.ticket)
     expect(BigInt(newer!)).toBeGreaterThan(token)
-    expect(proof).toBe(proofOf(first.holder, ticket!, newer!))
-    for (const other of [second.holder, holder]) expect(proof).not.toBe(proofOf(other, ticket!, newer!))
+    expect(proof).toBe(proofOf('hand', first.holder, ticket!, newer!))
+    for (const other of [second.holder, holder])
+      expect(proof).not.toBe(proofOf('hand', other, ticket!, newer!))
     expect(await leaseRow('hand')).toEqual({ token: newer, holder_id: first.holder.id, ticket })
     expect(await ticketsInLine('hand')).toEqual([second.ticket])
     await first.holder.fence(database.pool, 'hand', BigInt(newer!))
@@ -847,7 +848,7 @@ describe('leaving the line', () => {
     expect(rows).toHaveLength(1)
     expect(rows[0]).toMatchObject({ name: 'leave-granted', outcome: 'left' })
     expect(rows[0]!.wake).toBe(
-      `${second.ticket}:${token + 2n}:${proofOf(second.holder, second.ticket, token + 2n)}`,
+      `${second.ticket}:${token + 2n}:${proofOf('leave-granted', second.holder, second.ticket, token + 2n)}`,
     )
     await expect(first.holder.fence(database.pool, 'leave-granted', token + 1n)).rejects.toMatchObject({
       code: 'FP001',
@@ -948,7 +949,7 @@ describe('an attempt whose answer was lost', () => {
     await holder.letGo('lost-granted', token)
     await lost.voidAttempts(3)
     expect(await lost.giveBack(['lost-granted'], [3])).toEqual([
-      `${ticket}:${token + 2n}:${proofOf(next, ticket, token + 2n)}`,
+      `${ticket}:${token + 2n}:${proofOf('lost-granted', next, ticket, token + 2n)}`,
     ])
   })
 
@@ -963,7 +964,9 @@ describe('an attempt whose answer was lost', () => {
     const givingBack = lost.giveBack(['lost-granting'], [3])
     expect(await waitsOrAnswers(database.pool, givingBack)).toBe('waits')
     await session.query('commit')
-    expect(await givingBack).toEqual([`${ticket}:${token + 2n}:${proofOf(next, ticket, token + 2n)}`])
+    expect(await givingBack).toEqual([
+      `${ticket}:${token + 2n}:${proofOf('lost-granting', next, ticket, token + 2n)}`,
+    ])
   })
 
   test.each([
@@ -1023,7 +1026,7 @@ describe('a holder that has ended', () => {
     await holder.end()
     const first = waiters[0]!
     expect(await holder.handOn()).toEqual([
-      `${first.ticket}:${token + 2n}:${proofOf(first.holder, first.ticket, token + 2n)}`,
+      `${first.ticket}:${token + 2n}:${proofOf('end', first.holder, first.ticket, token + 2n)}`,
     ])
     expect(await holder.handOn()).toEqual([])
     expect(await leaseRow('end')).toMatchObject({ holder_id: first.holder.id })
@@ -1111,7 +1114,7 @@ describe('batches', () => {
       if (wake === null) continue
       const [ticket, token, proof] = wake.split(':')
       expect(ticket).toBe(tickets.get(name!))
-      expect(proof).toBe(proofOf(one, ticket!, token!))
+      expect(proof).toBe(proofOf(name!, one, ticket!, token!))
       tokens.add(token!)
     }
     expect(tokens.size).toBe(100)
@@ -1280,7 +1283,7 @@ describe('in a crowd in which nobody asks unless woken', () => {
           }
           const [, token, proof] = (await wakeUps.next(ticket)).split(':')
           if (token !== undefined) {
-            expect(proof).toBe(proofOf(holder, ticket, token))
+            expect(proof).toBe(proofOf(name, holder, ticket, token))
             return token
           }
           row = { ...row, reason: 'contended' }

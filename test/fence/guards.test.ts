@@ -507,7 +507,7 @@ guard(
     const b = await SqlHolder.join(database.pool)
     await b.stand('lease')
     const [ticket, newer, proof] = (await a.letGo('lease', token)).wake!.split(':')
-    const forged = createHash('sha256').update(`${ticket}:${newer}`).digest('hex').slice(0, 24)
+    const forged = createHash('sha256').update(`${ticket}:${newer}:lease`).digest('hex').slice(0, 24)
     return proof === forged
   },
 )

@@ -39,7 +39,7 @@ describe('natural batching', () => {
 
   test('never has two calls on the wire', async () => {
     const wire = new Wire()
-    const batcher = new Batcher(wire.send, itself, 2)
+    const batcher = new Batcher(wire.send, itself, { maxSize: 2 })
     const all = Promise.all(Array.from({ length: 7 }, (_, index) => batcher.add(index)))
     for (let call = 0; call < 4; call += 1) {
       await settled()

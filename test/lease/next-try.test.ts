@@ -42,7 +42,8 @@ test('is a moment later when the lease is between two terms, and backs off', () 
   const pauses = [1, 2, 3, 4, 5, 6].map((tries) =>
     nextTryMs(refusal('draining', 0, '7'), { ...inLine, tries, random: 1 }),
   )
-  expect(pauses).toEqual([25, 50, 100, 200, 250, 250])
+  expect(pauses).toEqual([25, 50, 100, 200, 400, 800])
+  expect(nextTryMs(refusal('draining', 0, '7'), { ...inLine, tries: 50, random: 1 })).toBe(1000)
 })
 
 test('is not a moment later for who stands behind somebody else', () => {

@@ -182,7 +182,7 @@ describe('a queue of notifications that is full', () => {
     expect(await lease.handOver()).toBe('handed-over')
     const taken = await waiting
     expect(taken.token).toBe(lease.token + 1n)
-    expect(logger.warnings.filter((message) => message.includes('a wake-up was not sent'))).toHaveLength(1)
+    expect(logger.warnings.filter((message) => message.includes('wake-ups cannot be sent'))).toHaveLength(1)
     expect(await taken.release()).toBe('released')
     // Nobody waits, so nobody is to be told.
     expect(await (await holder.acquire(uniqueName())).handOver()).toBe('released')

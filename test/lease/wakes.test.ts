@@ -6,14 +6,18 @@ import { Wakes } from '../../src/lease/wakes.ts'
 const holderId = '6a1f9a4e-5f63-4f53-9d0b-2f8f0b7f3c11'
 
 /** As `fencepost.wake_up` makes it. */
-function wakeUp(ticket: string, token: string, by = holderId): string {
-  const proof = createHash('sha256').update(`${by}:${ticket}:${token}`).digest('hex').slice(0, 24)
+function wakeUp(ticket: string, token: string, by = holderId, lease = 'lease'): string {
+  const proof = createHash('sha256').update(`${by}:${ticket}:${token}:${lease}`).digest('hex').slice(0, 24)
   return `${ticket}:${token}:${proof}`
 }
 
-function sleeper(wakes: Wakes, ticket: string): { woken: (Token | undefined)[]; end: () => void } {
+function sleeper(
+  wakes: Wakes,
+  ticket: string,
+  lease = 'lease',
+): { woken: (Token | undefined)[]; end: () => void } {
   const woken: (Token | undefined)[] = []
-  return { woken, end: wakes.add(ticket, holderId, (token) => woken.push(token)) }
+  return { woken, end: wakes.add(lease, ticket, holderId, (token) => woken.push(token)) }
 }
 
 describe('a wake-up', () => {
@@ -91,7 +95,7 @@ describe('a wake-up', () => {
     const wakes = new Wakes()
     const woken: string[] = []
     const ends = ['1', '2', '3'].map((ticket) =>
-      wakes.add(ticket, ticket === '3' ? 'another' : holderId, () => {
+      wakes.add('lease', ticket, ticket === '3' ? 'another' : holderId, () => {
         woken.push(ticket)
         ends[0]!()
       }),
@@ -102,13 +106,16 @@ describe('a wake-up', () => {
     expect(woken).toEqual(['1', '2', '2', '3'])
   })
 
-  test('goes to the later of two places with one ticket, and the end of the earlier does not end it', () => {
+  test('is a grant for the lease it was made for only, when a number has been given out twice', () => {
     const wakes = new Wakes()
-    const earlier = sleeper(wakes, '7')
-    const later = sleeper(wakes, '7')
-    earlier.end()
-    wakes.deliver(wakeUp('7', '34'))
+    const [earlier, later] = [sleeper(wakes, '7', 'a'), sleeper(wakes, '7', 'b')]
+    wakes.deliver(wakeUp('7', '34', holderId, 'b'))
+    expect(earlier.woken).toEqual([undefined])
     expect(later.woken).toEqual([34n])
-    expect(earlier.woken).toEqual([])
+    earlier.end()
+    wakes.deliver(wakeUp('7', '35', holderId, 'b'))
+    expect(later.woken).toEqual([34n, 35n])
+    later.end()
+    expect(wakes.deliver(wakeUp('7', '36', holderId, 'b'))).toBe(false)
   })
 })

@@ -161,15 +161,22 @@ test('a lead longer than the TTL is one term', async () => {
   const name = uniqueName()
   const log: string[] = []
   const { promise: work, resolve } = Promise.withResolvers<void>()
-  const a = new Elector(await database.open(), name, { who: 'a', log, ttl: '300ms' }, () => work)
-  const b = new Elector(await database.open(), name, { who: 'b', log, ttl: '300ms' })
-  await until(log, 'a elected')
-  await sleep(1500)
-  expect(log).toEqual(['a elected'])
+  const a = new Elector(await database.open(), name, { who: 'a', log, ttl: '1s' }, async (lease) => {
+    // Three of them make a TTL.
+    let renewals = 0
+    lease.on('renewed', () => {
+      renewals += 1
+      if (renewals === 5) log.push('a has led for longer than the TTL')
+    })
+    await work
+  })
+  const b = new Elector(await database.open(), name, { who: 'b', log, ttl: '1s' })
+  await until(log, 'a has led for longer than the TTL')
+  expect(log).toEqual(['a elected', 'a has led for longer than the TTL'])
   expect(a.election.isLeader).toBe(true)
   resolve()
   await until(log, 'b elected')
-  expect(log).toEqual(['a elected', 'a ended returned', 'b elected'])
+  expect(log).toEqual(['a elected', 'a has led for longer than the TTL', 'a ended returned', 'b elected'])
   await Promise.all([a.election.stop(), b.election.stop()])
 })
 

@@ -106,6 +106,7 @@ export class FakeDatabase {
       clock: this.clock,
       logger: this.logger,
       ttlMs,
+      closed: new AbortController().signal,
       line,
       random: () => this.random,
       acquire: (signal) => this.#acquire(name, signal),
