@@ -321,7 +321,10 @@ export class Fencepost implements AsyncDisposable {
     return { term: await takeFixedTerm(this.#protocol, this.#identity, { name, ttlMs, asking }) }
   }
 
-  /** Ends the holder of a fixed term, at once and for good. Of no effect when it has ended already. */
+  /**
+   * Ends the holder of a fixed term, for good. The lease is free at once, or after its `graceAfterCrash` or `minHold`. Of no effect when
+   * it has ended already.
+   */
   async endFixedTerm(fence: Fence): Promise<void> {
     if (this.#closing !== undefined) throw closedError()
     try {
@@ -517,8 +520,8 @@ export class Fencepost implements AsyncDisposable {
   }
 
   /**
-   * Frees every lease at once and closes the connections. Leases still held are lost, with reason `closed`, and waiting
-   * callers are refused. Calling it again waits for the first.
+   * Ends every lease and closes the connections. Leases still held are lost, with reason `closed`, and go to whoever waits for them: at
+   * once, or after their `graceAfterCrash` or `minHold`. Waiting callers are refused. Calling it again waits for the first.
    */
   close(): Promise<void> {
     this.#closing ??= this.#close()

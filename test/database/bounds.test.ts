@@ -167,6 +167,38 @@ describe('a maximum hold', () => {
   })
 })
 
+describe('a term that nobody has heard of', () => {
+  test('leaves no minimum hold behind when its place in line is left', async () => {
+    const [holder, waiter, next] = [await join(), await join(), await join()]
+    const token = await holder.take('unheard')
+    const ticket = await waiter.stand('unheard', { minHoldMs: 20_000 })
+    await next.stand('unheard')
+    await holder.letGo('unheard', token)
+    const rows = await waiter.leave(['unheard'], [ticket])
+    expect(rows[0]).toMatchObject({ name: 'unheard', outcome: 'left' })
+    expect(rows[0]!.wake).toContain(`:${token + 2n}:`)
+  })
+
+  test('leaves no minimum hold behind when the attempt is undone', async () => {
+    const [holder, next] = [await join(), await join()]
+    await holder.take('undone', { minHoldMs: 20_000, attempt: 7 })
+    const ticket = await next.stand('undone')
+    await holder.voidAttempts(7)
+    const [wake] = await holder.giveBack(['undone'], [7])
+    expect(wake?.startsWith(`${ticket}:`)).toBe(true)
+  })
+
+  test('is no grant any more when its maximum hold has passed', async () => {
+    const [holder, waiter] = [await join(), await join()]
+    const token = await holder.take('overdue')
+    const ticket = await waiter.stand('overdue', { maxHoldMs: 20_000 })
+    await holder.letGo('overdue', token)
+    expect(await waiter.askWithTicket('overdue', ticket)).toMatchObject({ token: `${token + 1n}` })
+    await database.query(`update fencepost.lease set deadline = clock_timestamp() where name = 'overdue'`)
+    expect(await waiter.askWithTicket('overdue', ticket)).toMatchObject({ token: null, reason: 'gone' })
+  })
+})
+
 describe('a term that is limited while it is held', () => {
   const limit = async (holder: SqlHolder, name: string, token: bigint, withinMs: number) => {
     return (await limitAndWake(holder, name, token, withinMs)).outcome

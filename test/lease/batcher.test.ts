@@ -95,4 +95,22 @@ describe('natural batching', () => {
     expect(outcomes.every((outcome) => outcome.status === 'rejected')).toBe(true)
     expect(calls).toBe(1)
   })
+
+  test('tells when nothing waits and nothing is on the wire any more, once for each time', async () => {
+    const wire = new Wire()
+    let idle = 0
+    const batcher = new Batcher(wire.send, itself, { onIdle: () => (idle += 1) })
+    for (let turn = 1; turn <= 3; turn += 1) {
+      const all = Promise.all([batcher.add(1), batcher.add(2)])
+      // oxlint-disable-next-line no-await-in-loop -- One after the other is the point.
+      await settled()
+      expect(idle).toBe(turn - 1)
+      wire.calls.at(-1)!.answer()
+      // oxlint-disable-next-line no-await-in-loop
+      await all
+      // oxlint-disable-next-line no-await-in-loop
+      await settled()
+      expect(idle).toBe(turn)
+    }
+  })
 })

@@ -208,7 +208,16 @@ describe('a grace after a crash', () => {
     expect(await gapMs(name)).toBeLessThan(soonMs)
   })
 
-  test('does not count after a release, or when the Fencepost is closed', async () => {
+  test('counts for a lease that is still held when the Fencepost is closed', async () => {
+    const [holder, other] = [await database.open(), await database.open()]
+    const name = uniqueName()
+    await holder.acquire(name, { ttl: long, graceAfterCrash: '1h' })
+    await holder.close()
+    expect(await other.tryAcquire(name)).toBeNull()
+    expect((await other.inspect(name))?.state).toBe('withheld')
+  })
+
+  test('does not count after a release', async () => {
     const [holder, waiter] = [await database.open(), await database.open()]
     const name = uniqueName()
     const lease = await holder.acquire(name, { ttl: long, graceAfterCrash: '1h' })

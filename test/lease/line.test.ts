@@ -99,6 +99,24 @@ describe('the line of one process', () => {
     expect(line.tryEnter('a')).toBeDefined()
   })
 
+  test('knows who stands in the way, until this process has the lease itself', () => {
+    const line = newLine()
+    const turn = line.tryEnter('a')!
+    const contender = {
+      isInLine: false,
+      label: 'somebody',
+      host: undefined,
+      pid: undefined,
+      since: undefined,
+      remainingMs: 1,
+    }
+    expect(line.contender('a')).toBeUndefined()
+    turn.isAnswered(contender)
+    expect(line.contender('a')).toBe(contender)
+    line.hold('a')
+    expect(line.contender('a')).toBeUndefined()
+  })
+
   test('hands what the first one leaves to the next, and keeps the turn when there is none', async () => {
     const line = newLine()
     const turn = line.tryEnter('a')!

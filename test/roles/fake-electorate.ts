@@ -86,6 +86,7 @@ export class FakeDatabase {
   random = 0
   readonly #waiting: ((lease: FakeLease) => void)[] = []
   #holder: FakeLease | undefined
+  readonly #closed = new AbortController()
   #isClosed = false
   readonly #closing: ((error: unknown) => void)[] = []
 
@@ -106,7 +107,7 @@ export class FakeDatabase {
       clock: this.clock,
       logger: this.logger,
       ttlMs,
-      closed: new AbortController().signal,
+      closed: this.#closed.signal,
       line,
       random: () => this.random,
       acquire: (signal) => this.#acquire(name, signal),
@@ -117,6 +118,7 @@ export class FakeDatabase {
   /** As Fencepost.close(): what is held is lost, and who waits is refused. */
   close(): void {
     this.#isClosed = true
+    this.#closed.abort(closed())
     this.#waiting.length = 0
     this.#holder?.lose('closed')
     for (const refuse of this.#closing.splice(0)) refuse(closed())
