@@ -70,7 +70,8 @@ function processes(): ProcessStat[] {
 function readStat(entry: string): ProcessStat | undefined {
   try {
     // pid (name) state ppid pgrp session tty_nr tpgid …, and the name may hold anything.
-    const stat = readFileSync(`/proc/${entry}/stat`, 'latin1')
+    // As UTF-8, which it need not be, because that is read fast.
+    const stat = readFileSync(`/proc/${entry}/stat`, 'utf8')
     const [state = '', ...numbers] = stat.slice(stat.lastIndexOf(')') + 2).split(' ')
     const [parent = 0, group = 0, session = 0, , terminalGroup = -1] = numbers.slice(0, 5).map(Number)
     const pid = Number.parseInt(stat, 10)

@@ -13,6 +13,7 @@ import { RunReport } from './run-report.ts'
 import { WaitingWatch } from './run-waiting.ts'
 import { SignalGuard } from './signal-guard.ts'
 import { type CommandEnd, supervise } from './supervise.ts'
+import { Watchdog } from './watchdog.ts'
 
 /**
  * A database that does not answer must not keep a finished command from being reported: after these the wrapper goes,
@@ -74,11 +75,16 @@ class Run {
   /** The exit code, when all is over. */
   async end(): Promise<number> {
     using guard = new SignalGuard()
+    const { graceMs, isForeground } = this.#settings
     let fencepost: Fencepost | undefined
+    let watchdog: Watchdog | undefined
     try {
-      fencepost = await guard.orStopped(this.#open())
+      const opening = guard.orStopped(this.#open())
+      // Starting it takes its time, which is there while the database is connected to.
+      watchdog = new Watchdog({ graceMs, isSession: !isForeground })
+      fencepost = await opening
       const lease = await this.#acquire(fencepost, guard)
-      return await this.#runUnder(lease, guard)
+      return await this.#runUnder(lease, guard, watchdog)
     } catch (error) {
       const signal = guard.received
       if (signal !== undefined) {
@@ -89,6 +95,7 @@ class Run {
       if (error instanceof NotAcquiredError) return this.#conflict(error)
       throw error
     } finally {
+      watchdog?.over()
       if (fencepost !== undefined) await within(closeWithinMs, fencepost.close())
     }
   }
@@ -129,7 +136,7 @@ class Run {
     return lease
   }
 
-  async #runUnder(lease: Lease, guard: SignalGuard): Promise<number> {
+  async #runUnder(lease: Lease, guard: SignalGuard, watchdog: Watchdog): Promise<number> {
     const { graceMs, maxHoldMs, isForeground, isFenced } = this.#settings
     const endsAtMs = systemClock.monotonicMs() + (maxHoldMs ?? 0)
     const unfenced = isFenced && !this.#report.isQuiet ? this.#warnUnlessFenced(lease) : undefined
@@ -137,6 +144,7 @@ class Run {
       graceMs,
       guard,
       report: this.#report,
+      watchdog,
       isForeground,
       environment: isFenced ? fencedEnvironment(lease) : {},
       maxHold: maxHoldMs === undefined ? undefined : { ms: maxHoldMs, endsAtMs },

@@ -6,7 +6,7 @@ import { zombieChildren } from './process-session.ts'
 import { spoken } from './run-options.ts'
 import type { RunReport } from './run-report.ts'
 import { type SignalGuard, asksForTheEnd } from './signal-guard.ts'
-import { Watchdog } from './watchdog.ts'
+import type { Watchdog } from './watchdog.ts'
 
 /**
  * How the lease was lost before the command was gone, or would have been if the command had not been ended: by the
@@ -26,6 +26,8 @@ export interface SuperviseOptions {
   readonly graceMs: number
   readonly guard: SignalGuard
   readonly report: RunReport
+  /** Ends the command when this process is killed. */
+  readonly watchdog?: Watchdog
   /** The command shares the terminal and the process group of this process. */
   readonly isForeground?: boolean
   /** What the command gets in its environment beside what this process and the lease have. */
@@ -60,14 +62,13 @@ class Supervision {
   readonly #lease: Lease
   readonly #options: SuperviseOptions
   readonly #group: ProcessGroup
-  readonly #watchdog: Watchdog | undefined
   readonly #stops: (() => void)[] = []
   #ending: Promise<void> | undefined
   #loss: CommandLoss | undefined
   #isPaused = false
 
   constructor(lease: Lease, command: readonly string[], options: SuperviseOptions) {
-    const { graceMs, guard, report, isForeground = false } = options
+    const { guard, report, watchdog, isForeground = false } = options
     this.#lease = lease
     this.#options = options
     // The handlers are there before the command is, so that no signal finds the wrapper without them. They run later.
@@ -75,7 +76,7 @@ class Supervision {
     const env = { ...process.env, ...lease.environment, ...options.environment }
     this.#group = new ProcessGroup(command, env, { isForeground })
     if (this.#group.id === undefined) return
-    this.#watchdog = new Watchdog(this.#group.id, { graceMs, isSession: !isForeground })
+    watchdog?.watch(this.#group.id)
     report.tell('started', `started the command (pid ${this.#group.id})`, {
       token: String(lease.token),
       pid: this.#group.id,
@@ -86,13 +87,14 @@ class Supervision {
 
   /** Settles when nothing of the command is left, or when what is left cannot be ended. */
   async end(): Promise<CommandEnd> {
-    const { guard, report, isForeground } = this.#options
+    const { guard, report, watchdog, isForeground } = this.#options
     const code = await this.#group.exited
     // The end of the command may be noticed before the timer of the loss.
     if (this.#lease.signal.aborted || this.#lease.state === 'lost') this.#onLoss()
     // What has lost its parent in the foreground is only known by its environment, which the watchdog does not read.
-    if (isForeground === true) this.#watchdog?.over()
-    if (this.#ending === undefined && !(await this.#group.isGoneWithin(settleMs))) {
+    if (isForeground === true) watchdog?.over()
+    const isGone = this.#ending === undefined && (await this.#group.isGoneWithin(settleMs))
+    if (!isGone) {
       this.#end(
         'left-over',
         'the command is gone, but what it has started is not: ending that before the lease is given back',
@@ -102,8 +104,8 @@ class Supervision {
     for (const stop of this.#stops) stop()
     // The group is gone, and its number may soon be another's.
     guard.forwardTo(() => {})
-    this.#watchdog?.over()
-    if (this.#group.isAlive)
+    watchdog?.over()
+    if (!isGone && this.#group.isAlive)
       report.warn(`processes of the command could not be ended: look for the group ${this.#group.id}`)
     if (this.#group.failure !== undefined)
       report.tell('error', `cannot run the command: ${this.#group.failure}`, { exitCode: code })
@@ -172,7 +174,7 @@ class Supervision {
     if (this.#ending !== undefined) return
     this.#options.report.tell('ending', message, { token: String(this.#lease.token), reason })
     this.#ending = this.#group.end(this.#options.graceMs)
-    this.#watchdog?.ending()
+    this.#options.watchdog?.ending()
   }
 
   #pass(signal: NodeJS.Signals): void {

@@ -1,18 +1,20 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 
 /**
- * Waits for the end of its standard input, which comes when the wrapper is gone, however it went. Until then it is told in
- * words: `ending` (the command has its TERM already, so it gets no grace any more), and `over` (nothing is left to end).
+ * Waits for the end of its standard input, which comes when the wrapper is gone, however it went. Until then it is told:
+ * `watch` and the number of the command, and of its session; `ending` (the command has its TERM already, so it gets no grace
+ * any more); and `over` (nothing is left to end).
  *
- * $1 is the number of the command and of its session, $2 the grace in steps of 0.1 s, $3 what to end: its whole session or,
- * when it has none of its own, the command and what descends from it. Groups are looked for in /proc, in the shell itself;
- * where there is none, the command's group has to do.
+ * $1 is the grace in steps of 0.1 s, $2 what to end: the whole session of the command or, when it has none of its own, the
+ * command and what descends from it. Groups are looked for in /proc, in the shell itself; where there is none, the
+ * command's group has to do.
  */
 const script = `
-root=$1 steps=$2 kind=$3
-while read -r word; do
-  case $word in over) exit 0 ;; ending) steps=0 ;; esac
+root= steps=$1 kind=$2
+while read -r word number; do
+  case $word in over) exit 0 ;; ending) steps=0 ;; watch) root=$number ;; esac
 done
+[ -n "$root" ] || exit 0
 groups() {
   [ -r /proc/self/stat ] || { kill -s 0 -- "-$root" && echo "-$root"; return; }
   for stat in /proc/[0-9]*/stat; do
@@ -55,10 +57,10 @@ const stepMs = 150
 export class Watchdog {
   readonly #child: ChildProcess
 
-  constructor(command: number, options: { readonly graceMs: number; readonly isSession: boolean }) {
+  constructor(options: { readonly graceMs: number; readonly isSession: boolean }) {
     const steps = Math.floor(options.graceMs / stepMs)
     const kind = options.isSession ? 'session' : 'tree'
-    const args = ['-c', script, 'fencepost-watchdog', String(command), String(steps), kind]
+    const args = ['-c', script, 'fencepost-watchdog', String(steps), kind]
     this.#child = spawn('/bin/sh', args, { stdio: ['pipe', 'ignore', 'ignore'], detached: true })
     // Without a shell, and when it is killed, there is no watchdog; the command is none the worse for it.
     this.#child.on('error', () => {})
@@ -66,13 +68,23 @@ export class Watchdog {
     this.#child.unref()
   }
 
+  /** From now on the command is not to outlive this process. */
+  watch(command: number): void {
+    this.#tell(`watch ${command}`)
+  }
+
   /** The command has got its TERM. */
   ending(): void {
-    if (this.#child.stdin!.writable) this.#child.stdin!.write('ending\n')
+    this.#tell('ending')
   }
 
   /** Nothing is left to be ended. */
   over(): void {
-    if (this.#child.stdin!.writable) this.#child.stdin!.end('over\n')
+    this.#tell('over')
+    this.#child.stdin!.end()
+  }
+
+  #tell(word: string): void {
+    if (this.#child.stdin!.writable) this.#child.stdin!.write(`${word}\n`)
   }
 }
