@@ -31,7 +31,7 @@ export class ProcessGroup {
   /** Starts the command. One that cannot be started is a group that has exited, with the code a shell gives. */
   constructor(command: readonly string[], env: NodeJS.ProcessEnv, options: { isForeground?: boolean } = {}) {
     this.#isForeground = options.isForeground === true
-    this.#mark = `FENCEPOST_HOLDER=${env['FENCEPOST_HOLDER']}`
+    this.#mark = holderMark(env)
     const [file = '', ...args] = command
     const { promise, resolve } = Promise.withResolvers<number>()
     this.#exited = promise
@@ -143,6 +143,11 @@ function isAnswered(target: number, signal: NodeJS.Signals | 0 = 0): boolean {
     // EPERM: it lives, under another user.
     return (error as NodeJS.ErrnoException).code === 'EPERM'
   }
+}
+
+/** What a command and all that it starts have in their environment, unless they clear it. It is a secret of the holder's. */
+export function holderMark(env: NodeJS.ProcessEnv): string {
+  return `FENCEPOST_HOLDER=${env['FENCEPOST_HOLDER']}`
 }
 
 /** 128 + n, as shells have it. */

@@ -2,7 +2,7 @@ import type { LeaseInfo, WaiterInfo } from '../lease/lease-list.ts'
 import type { RunReport } from './run-report.ts'
 
 /** Who is waiting, as the database shows it. */
-export interface Waiter {
+interface Waiter {
   readonly label: string
   readonly host: string
   readonly pid: number

@@ -1,7 +1,7 @@
 import { systemClock } from '../clock.ts'
 import type { Lease } from '../fence/lease.ts'
 import { watchRunningOut } from './grace.ts'
-import { ProcessGroup } from './process-group.ts'
+import { ProcessGroup, holderMark } from './process-group.ts'
 import { zombieChildren } from './process-session.ts'
 import { spoken } from './run-options.ts'
 import type { RunReport } from './run-report.ts'
@@ -12,7 +12,7 @@ import type { Watchdog } from './watchdog.ts'
  * How the lease was lost before the command was gone, or would have been if the command had not been ended: by the
  * database's word or for want of an answer; `running-out`, when no heartbeat got through; `overdue`, at its maximum hold.
  */
-export type CommandLoss = 'lost' | 'running-out' | 'overdue'
+type CommandLoss = 'lost' | 'running-out' | 'overdue'
 
 /** How the command ended. */
 export interface CommandEnd {
@@ -74,6 +74,7 @@ class Supervision {
     // The handlers are there before the command is, so that no signal finds the wrapper without them. They run later.
     guard.forwardTo((signal) => this.#pass(signal))
     const env = { ...process.env, ...lease.environment, ...options.environment }
+    watchdog?.starting(holderMark(env))
     this.#group = new ProcessGroup(command, env, { isForeground })
     if (this.#group.id === undefined) return
     watchdog?.watch(this.#group.id)

@@ -2,19 +2,28 @@ import { type ChildProcess, spawn } from 'node:child_process'
 
 /**
  * Waits for the end of its standard input, which comes when the wrapper is gone, however it went. Until then it is told:
- * `watch` and the number of the command, and of its session; `ending` (the command has its TERM already, so it gets no grace
- * any more); and `over` (nothing is left to end).
+ * `starting` and what the command has in its environment; `watch` and its number, which is that of its session too;
+ * `ending` (it has its TERM already, so it gets no grace any more); and `over` (nothing is left to end).
  *
  * $1 is the grace in steps of 0.1 s, $2 what to end: the whole session of the command or, when it has none of its own, the
  * command and what descends from it. Groups are looked for in /proc, in the shell itself; where there is none, the
- * command's group has to do.
+ * command's group has to do. A wrapper that is killed just when it starts the command leaves its number untold: then it
+ * is looked for by its environment, whose mark is a secret and so is no argument of grep.
  */
 const script = `
-root= steps=$1 kind=$2
-while read -r word number; do
-  case $word in over) exit 0 ;; ending) steps=0 ;; watch) root=$number ;; esac
+roots= mark= steps=$1 kind=$2
+while read -r word what; do
+  case $word in over) exit 0 ;; ending) steps=0 ;; starting) mark=$what ;; watch) roots=$what ;; esac
 done
-[ -n "$root" ] || exit 0
+[ -n "$mark" ] || exit 0
+if [ -z "$roots" ]; then
+  sleep 0.1
+  for environ in $(echo "$mark" | grep -lF -f - /proc/[0-9]*/environ); do
+    read -r line <"\${environ%environ}stat" || continue
+    set -- \${line##*) }
+    if [ "$kind" = tree ]; then roots="$roots \${line%% *}"; else roots=$4; fi
+  done
+fi
 groups() {
   [ -r /proc/self/stat ] || { kill -s 0 -- "-$root" && echo "-$root"; return; }
   for stat in /proc/[0-9]*/stat; do
@@ -24,7 +33,7 @@ groups() {
   done
 }
 tree() {
-  known=" $root " size=
+  known=" $roots " size=
   until [ "$size" = "$known" ]; do
     size=$known
     for stat in /proc/[0-9]*/stat; do
@@ -37,7 +46,9 @@ tree() {
   echo "$known"
 }
 tell() { for one in $2; do kill -s "$1" -- "$one"; done; }
+[ -n "$roots" ] || exit 0
 if [ "$kind" = tree ]; then tell KILL "$(tree)"; exit; fi
+root=$roots
 tell TERM "$(groups)"
 tell CONT "$(groups)"
 while [ "$steps" -gt 0 ] && [ -n "$(groups)" ]; do sleep 0.1 || break; steps=$((steps - 1)); done
@@ -68,7 +79,12 @@ export class Watchdog {
     this.#child.unref()
   }
 
-  /** From now on the command is not to outlive this process. */
+  /** A command with this in its environment is about to be started, and is not to outlive this process. */
+  starting(mark: string): void {
+    this.#tell(`starting ${mark}`)
+  }
+
+  /** The command has been started. */
   watch(command: number): void {
     this.#tell(`watch ${command}`)
   }

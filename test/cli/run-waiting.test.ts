@@ -67,6 +67,20 @@ describe('a run that waits', () => {
     }
   })
 
+  test('does not wait for longer because somebody has locked the row of the lease', async () => {
+    const name = bench.newName()
+    expect(await bench.run([name], ['true'])).toMatchObject({ code: 0 })
+    const session = await database.session()
+    await session.query('begin')
+    await session.query('select from fencepost.lease where name = $1 for update', [name])
+    for (const options of [['--no-wait'], ['--wait', '300ms']]) {
+      // oxlint-disable-next-line no-await-in-loop -- They would wait for each other.
+      expect(await bench.run([name, ...options], ['true'])).toMatchObject({ code: 75, stdout: '' })
+    }
+    await session.query('rollback')
+    expect(await bench.run([name], ['true'])).toMatchObject({ code: 0 })
+  })
+
   test('that is skipped says so', async () => {
     const name = bench.newName()
     const holder = await database.open()
