@@ -217,7 +217,8 @@ describe('a command in the foreground', () => {
     await terminal.says(`${terminalOrNone}, ready`)
     terminal.type('\x03')
     await terminal.says('interrupted 1 times')
-    process.kill(pidsOf(terminal.output)[0]!, 'SIGTERM')
+    // By way of the wrapper, which would pass the key on before.
+    process.kill(Number(statOf(pidsOf(terminal.output)[0]!)[1]), 'SIGTERM')
     expect(await terminal.closed).toBe(5)
     expect(terminal.output).toContain('ends after 1')
   })
