@@ -26,6 +26,7 @@ export class ProcessGroup {
   readonly #isForeground: boolean
   readonly #mark: string
   #isLeaderGone = false
+  #isEnding = false
   #isHurried = false
 
   /** Starts the command. One that cannot be started is a group that has exited, with the code a shell gives. */
@@ -93,6 +94,7 @@ export class ProcessGroup {
 
   /** TERM, then KILL to what is left after `graceMs` or when hurried. Settles when nothing is left that could write. */
   async end(graceMs: number): Promise<void> {
+    this.#isEnding = true
     this.#kill('SIGTERM')
     // What is stopped cannot act on TERM. It has no time to when it is hurried, and is not to run again.
     if (!this.#isHurried) this.#kill('SIGCONT')
@@ -116,15 +118,21 @@ export class ProcessGroup {
     return true
   }
 
-  /** Ends the grace of `end`. */
+  /** Ends the grace of `end`: at once, because the lease may be about to end as well. */
   hurry(): void {
     this.#isHurried = true
+    if (this.#isEnding) this.#kill('SIGKILL')
   }
 
   #kill(signal: NodeJS.Signals): void {
     const pid = this.#child?.pid
     if (pid === undefined) return
-    for (const target of this.#targets(pid)) isAnswered(target, signal)
+    // First what need not be looked for. Its number is its own as long as it is not gone.
+    const own = this.#isForeground ? pid : -pid
+    if (!this.#isLeaderGone) isAnswered(own, signal)
+    for (const target of this.#targets(pid)) {
+      if (this.#isLeaderGone || target !== own) isAnswered(target, signal)
+    }
   }
 
   /** What to send a signal to: processes, or groups as negative numbers. */
