@@ -11,7 +11,7 @@ interface InTheWay {
  * stay; facts and events may be added. Tokens are strings, because they may be greater than what a JSON number holds.
  */
 interface RunFacts {
-  /** Somebody else has the lease, or nobody gets it yet. Told again when any of it but `remainingMs` changes. */
+  /** Somebody else has the lease, or nobody gets it yet. Told again when the state, the holder or the place changes. */
   waiting: InTheWay & {
     readonly state: string
     /** How long the holder's TTL lasts unless it is renewed, or how long the lease is withheld. */

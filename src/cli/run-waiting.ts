@@ -53,8 +53,8 @@ export class WaitingWatch implements Disposable {
     const lease = await inspect().catch(() => undefined)
     if (this.#isOver) return
     const situation = lease === undefined ? undefined : situationOf(lease, self)
-    if (situation !== undefined && situation.text !== this.#said) {
-      this.#said = situation.text
+    if (situation !== undefined && situation.key !== this.#said) {
+      this.#said = situation.key
       this.#everyMs = soonMs
       report.tell('waiting', situation.text, situation.facts)
     } else {
@@ -74,6 +74,8 @@ function situationOf(lease: LeaseInfo, self: Waiter) {
   const line = place === 0 ? '' : `; place ${place} of ${waiters.length} in line`
   const isHeld = state === 'held' || state === 'expired'
   return {
+    // Who comes into line behind it changes nothing for this one.
+    key: `${reasonOf(lease)} ${place}`,
     text: `waiting for lease "${lease.name}": ${reasonOf(lease)}${line}`,
     facts: {
       state,
