@@ -1,10 +1,11 @@
 import { durationMs } from '../duration.ts'
 import { InvalidArgumentError } from '../errors.ts'
-import { type Fence, fenceEnvironment, fencePgOptions, inheritedFence } from '../fence/fence.ts'
+import { type Fence, fenceEnvironment, inheritedFence } from '../fence/fence.ts'
 import { Fencepost } from '../fencepost.ts'
 import { checkName } from '../lease/name.ts'
 import { type DatabaseOptions, databaseUrl } from './database-url.ts'
 import { exitCode, exitCodeOf } from './exit-code.ts'
+import { ownPgOptions, pgOptionsWith } from './pg-options.ts'
 
 export interface EnvOptions extends DatabaseOptions {
   readonly ttl: string
@@ -69,17 +70,7 @@ async function print(name: string, options: EnvOptions): Promise<number> {
 }
 
 function environmentOf({ term }: Fence): Record<string, string> {
-  const own = ownPgOptions()
-  const fence = fencePgOptions(term)
-  return { ...fenceEnvironment(term), PGOPTIONS: own === '' ? fence : `${own} ${fence}` }
-}
-
-/** What the shell had in PGOPTIONS itself, without a fence. */
-function ownPgOptions(): string {
-  const own = process.env['PGOPTIONS'] ?? ''
-  return own
-    .replaceAll(/(^|[ \t\n\v\f\r])(-c\s*|--)fencepost\.fence=(\\[\s\S]|[^\\ \t\n\v\f\r])*/g, '')
-    .trim()
+  return { ...fenceEnvironment(term), PGOPTIONS: pgOptionsWith(term) }
 }
 
 function show(environment: Readonly<Record<string, string>>): void {

@@ -25,20 +25,27 @@ const defaultShare = 1 / 6
 const longestDefaultMs = 5000
 
 /**
- * The grace in milliseconds, from its option or for the TTL.
+ * The grace in milliseconds, from its option or for the TTL; for the maximum hold where that is shorter, because the lease
+ * ends with it all the same.
  *
  * @throws InvalidArgumentError when it leaves the heartbeats too little of the TTL.
  */
-export function graceFor(ttlMs: number, option: string | undefined): number {
-  if (option === undefined) return Math.min(longestDefaultMs, Math.floor(ttlMs * defaultShare))
+export function graceFor(
+  ttlMs: number,
+  option: string | undefined,
+  maxHoldMs: number = Number.POSITIVE_INFINITY,
+): number {
+  const wholeMs = Math.min(ttlMs, maxHoldMs)
+  if (option === undefined) return Math.min(longestDefaultMs, Math.floor(wholeMs * defaultShare))
   const graceMs = durationMs('--grace', option, { minMs: 0, maxMs: 24 * 3_600_000 })
-  const longestMs = Math.floor(ttlMs * longestShare)
+  const longestMs = Math.floor(wholeMs * longestShare)
+  const whole = maxHoldMs < ttlMs ? '--max-hold' : '--ttl'
   if (graceMs > longestMs) {
     throw new InvalidArgumentError(
       '--grace',
       option,
-      `--grace must be at most a third of --ttl, because the command has to be gone before the lease can be ` +
-        `somebody else's: got --grace ${formatMs(graceMs)} with --ttl ${formatMs(ttlMs)}, which allows ${formatMs(longestMs)}`,
+      `--grace must be at most a third of ${whole}, because the command has to be gone before the lease can be ` +
+        `somebody else's: got --grace ${formatMs(graceMs)} with ${whole} ${formatMs(wholeMs)}, which allows ${formatMs(longestMs)}`,
     )
   }
   return graceMs

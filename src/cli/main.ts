@@ -3,6 +3,7 @@ import { readFileSync } from 'node:fs'
 import { Command, CommanderError, Option } from 'commander'
 import { demoClientNames } from './demo-clients/names.ts'
 import { exitCode, exitCodeOf } from './exit-code.ts'
+import { runHelp } from './run-help.ts'
 
 // The commands themselves are loaded when they are called: the help must be quick, and `run` must not wait for what
 // only `ls` needs.
@@ -76,38 +77,54 @@ withDatabase(program.command('ls'))
   )
   .action(report(async (options: never) => (await import('./ls.ts')).runLs(options)))
 
-withDatabase(program.command('run'))
+/** Not the negation of `--wait`, as which the parser would take it, so that giving both is an error. */
+const noWait = new Option('--no-wait', 'one attempt, as with --wait 0s').conflicts('wait')
+noWait.negate = false
+
+withDatabase(program.command('run').optionsGroup('Database:'))
   .description('Run a command while holding a lease.')
   .usage('<lease> [options] -- <command> [args...]')
   .argument('<lease>', 'the name of the lease')
   .allowExcessArguments()
+  .optionsGroup('Waiting for the lease:')
+  .option('--wait <duration>', 'how long to wait for it in line, or "forever"; 0s for one attempt', '0s')
+  .addOption(noWait)
+  .addOption(
+    new Option('--on-conflict <action>', 'when it was not acquired: fail, or skip (end with 0)')
+      .choices(['fail', 'skip'])
+      .conflicts('conflictExitCode'),
+  )
+  .option('--conflict-exit-code <code>', 'exit code when the lease was not acquired (default: 75)')
+  .optionsGroup('Holding it:')
   .option('--ttl <duration>', 'how long the lease outlives this process when it dies, at least 1s', '30s')
-  .option('--wait <duration>', 'how long to wait for the lease; 0s for one attempt', '0s')
+  .option(
+    '--max-hold <duration>',
+    'the longest it is held: then the command is ended, with exit code 70 (default: no limit)',
+  )
+  .option(
+    '--min-hold <duration>',
+    'nobody else gets it for so long after the grant, even when the command is done: so that starts that are skewed run it once',
+  )
   .option(
     '--grace <duration>',
     'time between TERM and KILL for the command when the lease is lost, at most a third of the TTL (default: a sixth of the TTL, at most 5s)',
   )
   .option('--label <text>', 'what others see as the holder (default: host:pid)')
-  .option('--conflict-exit-code <code>', 'exit code when the lease was not acquired (default: 75)')
-  .addHelpText(
-    'after',
-    `
-The command gets FENCEPOST_LEASE, FENCEPOST_TOKEN, FENCEPOST_HOLDER, FENCEPOST_SEQUENCE and FENCEPOST_FENCE_SQL: the SQL that, as the first
-statement of a transaction, fences its writes. It runs in a session of its own; INT, TERM, HUP, QUIT,
-USR1 and USR2 are passed on to it and to what it started.
-
-When no heartbeat gets through, the command gets TERM while there is time for the grace, and KILL before anybody else
-can be granted the lease. When the lease has been taken away, TERM comes at once. INT, TERM, HUP and QUIT end the grace.
-
-The lease is given back when the command is gone and nothing is left of what it started: what outlives the command gets
-TERM, and KILL after the grace. What is meant to stay has to be started with setsid; it then runs without the lease.
-
-Exit codes: the command's own; 128+n when signal n ended it; 126 not executable, 127 not found; 64 wrong usage;
-69 the database cannot be used (unreachable, wrong password, no schema, no rights); 70 the lease was lost (even if the command said 0); 75 not acquired.
-
-Example:
-  fencepost run deploy --wait 10m -- npx prisma migrate deploy`,
+  .option(
+    '--meta <key=value>',
+    'more about the holder for others to see; may be repeated',
+    (pair: string, pairs: string[] | undefined) => [...(pairs ?? []), pair],
   )
+  .optionsGroup('The command:')
+  .option('--fence', 'fence its writes through PGOPTIONS, without a change to it; not by way of a pooler')
+  .option(
+    '--foreground',
+    'let it share the terminal and the process group, for a command that needs the terminal',
+  )
+  .optionsGroup('What fencepost says:')
+  .option('--quiet', "nothing but what explains an exit code of fencepost's own")
+  .option('--json', 'one JSON object a line on stderr, instead of text')
+  .addHelpText('after', runHelp)
   .action(
     report(async (lease: string, options: never, parsed: Command) => {
       if (command.length === 0 || parsed.args.length > 1) {

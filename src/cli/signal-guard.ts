@@ -1,5 +1,5 @@
 const ending = ['SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT'] as const
-const telling = ['SIGUSR1', 'SIGUSR2'] as const
+const telling = ['SIGUSR1', 'SIGUSR2', 'SIGTSTP', 'SIGCONT'] as const
 
 /**
  * What signals to the wrapper mean. Until the command runs, those that end a program stop the waiting. Then they are
@@ -41,8 +41,9 @@ export class SignalGuard implements Disposable {
   }
 
   /**
-   * Passes on every signal from now on. USR1 and USR2 keep their meaning for this process until then: there is nobody
-   * else whom they could be for. Afterwards the one would start a debugger here, and the other end the wrapper alone.
+   * Passes on every signal from now on. USR1, USR2 and TSTP keep their meaning for this process until then: there is nobody
+   * else whom they could be for. Afterwards the first would start a debugger here, and the others end or stop the wrapper
+   * alone.
    */
   forwardTo(forward: (signal: NodeJS.Signals) => void): void {
     this.#forward = forward

@@ -63,7 +63,42 @@ describe('the exit code', () => {
     ['--ttl 999ms', ['run', 'job', '--ttl', '999ms', '--', 'true'], '--ttl must be between 1s and 1d'],
     ['--ttl 25h', ['run', 'job', '--ttl', '25h', '--', 'true'], '--ttl must be between 1s and 1d'],
     ['--wait 5', ['run', 'job', '--wait', '5', '--', 'true'], '--wait must be'],
-    ['--wait forever', ['run', 'job', '--wait', 'forever', '--', 'true'], '--wait must be'],
+    ['--wait forevermore', ['run', 'job', '--wait', 'forevermore', '--', 'true'], 'Or: --wait forever'],
+    [
+      '--wait with --no-wait',
+      ['run', 'job', '--wait', '5s', '--no-wait', '--', 'true'],
+      'cannot be used with',
+    ],
+    [
+      '--no-wait with --wait',
+      ['run', 'job', '--no-wait', '--wait', '0s', '--', 'true'],
+      'cannot be used with',
+    ],
+    ['--max-hold 1ms', ['run', 'job', '--max-hold', '1ms', '--', 'true'], '--max-hold must be between 1s'],
+    [
+      '--max-hold below --min-hold',
+      ['run', 'job', '--max-hold', '1m', '--min-hold', '2m', '--', 'true'],
+      '--max-hold must be between 2m',
+    ],
+    ['--min-hold 2d', ['run', 'job', '--min-hold', '2d', '--', 'true'], '--min-hold must be between'],
+    [
+      '--grace 5s with --max-hold 3s',
+      ['run', 'job', '--max-hold', '3s', '--grace', '5s', '--', 'true'],
+      'got --grace 5s with --max-hold 3s, which allows 1s',
+    ],
+    [
+      '--on-conflict wait',
+      ['run', 'job', '--on-conflict', 'wait', '--', 'true'],
+      'Allowed choices are fail, skip',
+    ],
+    [
+      '--on-conflict with --conflict-exit-code',
+      ['run', 'job', '--on-conflict', 'skip', '--conflict-exit-code', '3', '--', 'true'],
+      'cannot be used with',
+    ],
+    ['--meta without a value', ['run', 'job', '--meta', 'build', '--', 'true'], 'the form KEY=VALUE'],
+    ['--meta without a key', ['run', 'job', '--meta', '=7', '--', 'true'], 'the form KEY=VALUE'],
+    ['--meta twice', ['run', 'job', '--meta', 'a=1', '--meta', 'a=2', '--', 'true'], 'names "a" twice'],
     ['--grace soon', ['run', 'job', '--grace', 'soon', '--', 'true'], '--grace must be'],
     [
       '--grace 5s with --ttl 3s',
@@ -152,7 +187,11 @@ describe('the exit code', () => {
       ['75', [], 75],
       ['75 after a wait', ['--wait', '300ms'], 75],
       ['the one asked for', ['--conflict-exit-code', '3'], 3],
+      ['75 without a wait', ['--no-wait'], 75],
+      ['75 when it is to fail', ['--on-conflict', 'fail'], 75],
       ['0 when skipping is fine', ['--conflict-exit-code', '0'], 0],
+      ['0 when it is to be skipped', ['--on-conflict', 'skip'], 0],
+      ['75 also when it is to be quiet', ['--quiet'], 75],
     ] as const)('is %s, and the command is not started', async ([, options, code]) => {
       const name = bench.newName()
       const marker = bench.newFile()
@@ -165,16 +204,19 @@ describe('the exit code', () => {
       expect(await bench.stateOf(name)).toBe('held')
     })
 
-    test("is the command's own when the lease becomes free within --wait", async () => {
-      const name = bench.newName()
-      const holder = await bench.database.open()
-      const lease = await holder.acquire(name)
-      const cli = new Cli(['run', name, '--wait', '1m', '--', 'sh', '-c', 'exit 5'], {
-        url: bench.database.url,
-      })
-      await bench.isWaiting(cli)
-      await lease.release()
-      expect(await cli.closed).toMatchObject({ code: 5, stderr: '' })
-    })
+    test.for(['1m', 'forever'])(
+      "is the command's own when the lease becomes free within --wait %s",
+      async (wait) => {
+        const name = bench.newName()
+        const holder = await bench.database.open()
+        const lease = await holder.acquire(name)
+        const cli = new Cli(['run', name, '--wait', wait, '--quiet', '--', 'sh', '-c', 'exit 5'], {
+          url: bench.database.url,
+        })
+        await bench.isWaiting(cli)
+        await lease.release()
+        expect(await cli.closed).toMatchObject({ code: 5, stderr: '' })
+      },
+    )
   })
 })

@@ -3,6 +3,7 @@ import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, expect, test } from 'vitest'
+import { RunReport } from '../../src/cli/run-report.ts'
 import { SignalGuard } from '../../src/cli/signal-guard.ts'
 import { supervise } from '../../src/cli/supervise.ts'
 import { eventually } from '../support/cli.ts'
@@ -18,7 +19,7 @@ afterAll(async () => {
   await rm(directory, { recursive: true, force: true })
 })
 
-const say = (): void => {}
+const report = new RunReport({ lease: 'any', write: () => {} })
 const hourMs = 3_600_000
 
 test('a command is not started under a lease that was lost before', async () => {
@@ -27,9 +28,9 @@ test('a command is not started under a lease that was lost before', async () => 
   const fencepost = await database.open()
   const lease = await fencepost.acquire('lost')
   await fencepost.close()
-  expect(await supervise(lease, ['touch', marker], { graceMs: 0, guard, say })).toEqual({
+  expect(await supervise(lease, ['touch', marker], { graceMs: 0, guard, report })).toEqual({
     code: undefined,
-    isLost: true,
+    loss: 'lost',
   })
   expect(existsSync(marker)).toBe(false)
 })
@@ -41,9 +42,9 @@ test('a command is not started when a signal has come before', async () => {
   await using lease = await fencepost.acquire('stopped')
   process.emit('SIGTERM', 'SIGTERM')
   expect(guard.received).toBe('SIGTERM')
-  expect(await supervise(lease, ['touch', marker], { graceMs: 0, guard, say })).toEqual({
+  expect(await supervise(lease, ['touch', marker], { graceMs: 0, guard, report })).toEqual({
     code: undefined,
-    isLost: false,
+    loss: undefined,
   })
   expect(existsSync(marker)).toBe(false)
 })
@@ -53,9 +54,9 @@ test('a command is started under a lease that is held', async () => {
   const marker = join(directory, 'held')
   const fencepost = await database.open()
   await using lease = await fencepost.acquire('held')
-  expect(await supervise(lease, ['touch', marker], { graceMs: 0, guard, say })).toEqual({
+  expect(await supervise(lease, ['touch', marker], { graceMs: 0, guard, report })).toEqual({
     code: 0,
-    isLost: false,
+    loss: undefined,
   })
   expect(existsSync(marker)).toBe(true)
 })
@@ -68,12 +69,12 @@ test.for(['SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT'] as const)(
     const fencepost = await database.open()
     const lease = await fencepost.acquire(signal, { ttl: '1d' })
     const script = `exec 2>/dev/null; trap "" INT TERM HUP QUIT; trap "touch ${marker}.told" USR1; touch ${marker}; while test -e ${marker}; do sleep 0.01; done`
-    const end = supervise(lease, ['sh', '-c', script], { graceMs: hourMs, guard, say })
+    const end = supervise(lease, ['sh', '-c', script], { graceMs: hourMs, guard, report })
     await eventually(() => existsSync(marker))
     await fencepost.close()
     process.emit('SIGUSR1', 'SIGUSR1')
     await eventually(() => existsSync(`${marker}.told`))
     process.emit(signal, signal)
-    expect(await end).toEqual({ code: 137, isLost: true })
+    expect(await end).toEqual({ code: 137, loss: 'lost' })
   },
 )

@@ -230,7 +230,9 @@ describe.each(scriptCases)('$title', ({ file, reason }) => {
     await database.query(`select fencepost.unprotect('accounts')`)
     await database.query(`update accounts set status = 'due'`)
     await database.query(`select fencepost.protect('accounts', 'settlement')`)
-    const bare = command.replace('fencepost run settlement -- ', '').replaceAll(/^eval .*\n/gm, '')
+    const bare = command
+      .replace(/^fencepost run settlement (--fence )?-- /m, '')
+      .replaceAll(/^eval .*\n/gm, '')
     expect(bare).not.toBe(command)
     await expect(run(folder, 'sh', '-c', bare)).rejects.toThrow()
     expect(await status()).toBe('due')
