@@ -289,8 +289,8 @@ Example:
   psql "$DATABASE_URL" -c 'update accounts set status = 1'
   eval "$(fencepost env deploy --end)"
 
-A shell that is gone keeps its lease for the TTL. To take it away at once:
-  psql "$DATABASE_URL" -c "select fencepost.end_holder(holder_id) from fencepost.lease where name = 'deploy'"`,
+A shell that is gone keeps its lease for the TTL. To take it away at once, with the token that "fencepost show" tells:
+  fencepost release deploy --token 34 --reason 'the shell is gone'`,
   )
   .action(report(async (lease: string, options: never) => (await import('./env.ts')).runEnv(lease, options)))
 

@@ -72,31 +72,28 @@ export async function forceRelease(
   const attempt = (forMs: number, cancelled: readonly number[]): Promise<Attempt> =>
     attemptRelease(parts, [name, token.toString(), reason, Math.ceil(forMs), cancelled])
 
-  let answer = await within(clock, waitMs, (leftMs) => attempt(Math.min(leftMs, waitAtOnceMs), []))
+  const waitDue = clock.monotonicMs() + waitMs
+  let answer = await attempt(Math.min(waitMs, waitAtOnceMs), [])
+  while (answer.outcome === 'draining' && clock.monotonicMs() < waitDue) {
+    // oxlint-disable-next-line no-await-in-loop -- One after the other is the point.
+    answer = await attempt(Math.min(waitDue - clock.monotonicMs(), waitAtOnceMs), [])
+  }
   const cancelled = new Set<number>()
   if (answer.outcome === 'draining' && cancel) {
-    answer = await within(clock, endingMs, async () => {
-      for (const pid of await endSessions(parts.ask, name, token)) cancelled.add(pid)
+    const endDue = clock.monotonicMs() + endingMs
+    let ended: readonly number[]
+    do {
+      // oxlint-disable-next-line no-await-in-loop
+      ended = await endSessions(parts.ask, name, token)
+      for (const pid of ended) cancelled.add(pid)
       // Those that have begun in between are met in the next round; none begins while this one waits.
-      return attempt(waitAtOnceMs / 2, [...cancelled])
-    })
+      // oxlint-disable-next-line no-await-in-loop
+      answer = await attempt(waitAtOnceMs / 2, [...cancelled])
+      // Where there is nothing to end, a prepared transaction keeps it.
+    } while (answer.outcome === 'draining' && ended.length > 0 && clock.monotonicMs() < endDue)
   }
   await parts.wake(answer.wakes)
   return { ...readRelease(answer.row, answer.outcome), cancelled: [...cancelled] }
-}
-
-/** At least once, and until the time is up as long as it is draining. */
-async function within(
-  clock: Clock,
-  forMs: number,
-  attempt: (leftMs: number) => Promise<Attempt>,
-): Promise<Attempt> {
-  const due = clock.monotonicMs() + forMs
-  for (;;) {
-    // oxlint-disable-next-line no-await-in-loop -- One after the other is the point.
-    const answer = await attempt(Math.max(0, due - clock.monotonicMs()))
-    if (answer.outcome !== 'draining' || clock.monotonicMs() >= due) return answer
-  }
 }
 
 interface Attempt {

@@ -39,7 +39,7 @@ export interface ForcedReleaseInfo {
 }
 
 /** $1: the name of the lease. */
-export const describeLease = `
+export const describeLease: string = `
   select d.*,
          (select json_agg(json_build_object('pid', t.pid, 'state', t.state, 'role', t.role, 'application', t.application,
                    'sinceMs', (extract(epoch from t.since) * 1000)::bigint,

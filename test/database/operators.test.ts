@@ -267,6 +267,12 @@ describe('from the library', () => {
       code: 'STALE_TERM',
       currentToken: granted.token,
     })
+    expect(lease).toMatchObject({
+      isHeld: false,
+      state: 'lost',
+      loss: { reason: 'ended', token: lease.token },
+    })
+    expect(lease.signal.aborted).toBe(true)
     expect(await lease.release()).toBe('not-held')
     expect(granted.isHeld).toBe(true)
     expect(await operator.describe('handed on')).toMatchObject({
@@ -274,6 +280,16 @@ describe('from the library', () => {
       holder: 'next',
       forcedReleases: [{ token: lease.token, holder: 'old', reason: 'it hangs' }],
     })
+  })
+
+  test('a lease that was taken away and is only given back says not-held', async () => {
+    const fencepost = await database.open()
+    const lease = await fencepost.acquire('given back late')
+    await fencepost.forceRelease('given back late', lease.token, { reason: 'a test' })
+    const next = await (await database.open()).acquire('given back late')
+    expect(await lease.release()).toBe('not-held')
+    expect(next.isHeld).toBe(true)
+    await next.transaction(database.pool, async () => {})
   })
 
   test('work under a lease that was taken away ends with LeaseLostError, although it went well', async () => {
@@ -302,6 +318,48 @@ describe('from the library', () => {
     await expect(session.query('commit')).rejects.toThrow()
     expect(await database.query('select from written')).toEqual([])
     expect(await records('cancelled')).toMatchObject([{ cancelled: [pid] }])
+  })
+
+  test('a prepared transaction keeps the lease, is shown, and has no session to end', async () => {
+    const fencepost = await database.open()
+    const holder = await SqlHolder.join(database.pool)
+    const token = await holder.take('prepared')
+    const { session } = await openTransaction(holder, 'prepared', token)
+    await session.query(`prepare transaction 'kept by nobody'`)
+    const options = { reason: 'a test', cancel: true }
+    expect(await fencepost.forceRelease('prepared', token, options)).toMatchObject({
+      outcome: 'draining',
+      cancelled: [],
+    })
+    expect(await fencepost.describe('prepared')).toMatchObject({
+      transactions: [{ pid: undefined, state: 'prepared' }],
+    })
+    await database.query(`rollback prepared 'kept by nobody'`)
+    expect(await fencepost.forceRelease('prepared', token, options)).toMatchObject({ outcome: 'released' })
+  })
+
+  test('a holder that goes on beginning fenced transactions cannot keep the lease from a forced release', async () => {
+    const fencepost = await database.open()
+    const holder = await SqlHolder.join(database.pool)
+    const token = await holder.take('busy')
+    // Each of them overlaps with the others, so that there is hardly a moment in which none is open.
+    const work = Array.from({ length: 8 }, async (): Promise<unknown> => {
+      const session = await database.session()
+      for (;;) {
+        try {
+          await session.query('begin')
+          await holder.fence(session, 'busy', token)
+          await session.query('select pg_sleep(0.02)')
+          await session.query('commit')
+        } catch (error) {
+          return error
+        }
+      }
+    })
+    expect(await fencepost.forceRelease('busy', token, { reason: 'a test' })).toMatchObject({
+      outcome: 'released',
+    })
+    for (const error of await Promise.all(work)) expect(error).toMatchObject({ code: 'FP001' })
   })
 
   test('cancel with a wrong token ends no session', async () => {
