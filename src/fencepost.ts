@@ -574,7 +574,8 @@ export class Fencepost implements AsyncDisposable {
         )
       })
     }
-    return forceRelease({ ask: this.#asking, clock: systemClock, wake }, name, token, options)
+    const timeoutMs = this.#timeoutMs
+    return forceRelease({ ask: this.#asking, clock: systemClock, timeoutMs, wake }, name, token, options)
   }
 
   /**

@@ -22,7 +22,7 @@ export interface ForceReleaseOptions {
   readonly cancel?: boolean | undefined
 }
 
-/** What became of a forced release. Only `released` has changed anything. */
+/** What became of a forced release. Only `released` has changed the lease; with `cancel`, sessions may have been ended all the same. */
 export interface ForcedRelease {
   /**
    * `released`: the term is over. `wrong-token`: the lease has another token, which is `token`. `not-held`: nobody holds it, or it is
@@ -46,13 +46,16 @@ export interface ForcedRelease {
 interface Parts {
   readonly ask: Ask
   readonly clock: Clock
+  /** The bound on one statement. */
+  readonly timeoutMs: number
   /** Tells those who were granted a lease. */
   readonly wake: (wakes: readonly string[]) => Promise<void>
 }
 
 const maxToken = 2n ** 63n - 1n
-/** One statement waits for so long at most, which is less than the shortest sensible bound on a request. */
-const waitAtOnceMs = 2000
+/** One statement waits for so long at most, and for half of its own bound: fenced transactions of the lease wait as long. */
+const longestWaitMs = 2000
+const pauseMs = 10
 /** So long it may take until sessions that were told to end have ended. */
 const endingMs = 10_000
 
@@ -63,11 +66,15 @@ export async function forceRelease(
   token: bigint,
   options: ForceReleaseOptions,
 ): Promise<ForcedRelease> {
-  const { clock } = parts
+  const { clock, timeoutMs } = parts
   const { reason, cancel = false } = options
   checkName('the name of a lease', name)
   checkToken('token', token)
   checkReason(reason)
+  if (typeof cancel !== 'boolean') {
+    throw new InvalidArgumentError('cancel', cancel, `cancel must be true or false; got ${show(cancel)}`)
+  }
+  const waitAtOnceMs = Math.min(longestWaitMs, timeoutMs / 2)
   const waitMs = durationMs('wait', options.wait ?? (cancel ? 0 : 5000), { minMs: 0, maxMs: 300_000 })
   const attempt = (forMs: number, cancelled: readonly number[]): Promise<Attempt> =>
     attemptRelease(parts, [name, token.toString(), reason, Math.ceil(forMs), cancelled])
@@ -75,22 +82,26 @@ export async function forceRelease(
   const waitDue = clock.monotonicMs() + waitMs
   let answer = await attempt(Math.min(waitMs, waitAtOnceMs), [])
   while (answer.outcome === 'draining' && clock.monotonicMs() < waitDue) {
+    // Somebody who is working on the lease is done in a moment.
     // oxlint-disable-next-line no-await-in-loop -- One after the other is the point.
-    answer = await attempt(Math.min(waitDue - clock.monotonicMs(), waitAtOnceMs), [])
+    await new Promise<void>((resolve) => clock.after(pauseMs, resolve))
+    // oxlint-disable-next-line no-await-in-loop
+    answer = await attempt(Math.max(0, Math.min(waitDue - clock.monotonicMs(), waitAtOnceMs)), [])
   }
   const cancelled = new Set<number>()
   if (answer.outcome === 'draining' && cancel) {
     const endDue = clock.monotonicMs() + endingMs
-    let ended: readonly number[]
+    let vainly = 0
     do {
       // oxlint-disable-next-line no-await-in-loop
-      ended = await endSessions(parts.ask, name, token)
+      const ended = await endSessions(parts.ask, name, token)
+      vainly = ended.length === 0 ? vainly + 1 : 0
       for (const pid of ended) cancelled.add(pid)
       // Those that have begun in between are met in the next round; none begins while this one waits.
       // oxlint-disable-next-line no-await-in-loop
       answer = await attempt(waitAtOnceMs / 2, [...cancelled])
-      // Where there is nothing to end, a prepared transaction keeps it.
-    } while (answer.outcome === 'draining' && ended.length > 0 && clock.monotonicMs() < endDue)
+      // Where there is nothing to end again and again, a prepared transaction keeps it.
+    } while (answer.outcome === 'draining' && vainly < 2 && clock.monotonicMs() < endDue)
   }
   await parts.wake(answer.wakes)
   return { ...readRelease(answer.row, answer.outcome), cancelled: [...cancelled] }
