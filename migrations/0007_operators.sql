@@ -52,6 +52,10 @@ declare
   v_holder_id uuid;
   v_lock_timeout text := current_setting('lock_timeout');
 begin
+  -- Before anybody is held up.
+  if p_reason is null or octet_length(p_reason) not between 1 and 4000 then
+    raise exception 'a forced release needs a reason of 1 to 4000 bytes' using errcode = '22023';
+  end if;
   -- What the operator has been told must survive a crash.
   perform be_certain();
   for v_look in 1..2 loop
@@ -164,13 +168,13 @@ begin
   forgotten as (
     delete from lease l using idle where l.name = idle.name returning 1)
   select count(*) into v_count from forgotten;
+  delete from forced_release f where f.released_at < v_before;
   -- By the holder one sees how long its leases stay closed.
   delete from holder h
    where h.ended_at < v_before
      and not exists (select from lease l
                       where l.holder_id = h.id
                         and free_at(l.available_at, l.deadline, l.grace, h.expires_at, h.ended_at) > clock_timestamp());
-  delete from forced_release f where f.released_at < v_before;
   return v_count;
 end $$;
 
