@@ -32,6 +32,16 @@ import { type LeaseInfo, listLeases, readLeaseInfo } from './lease/lease-list.ts
 import { checkName } from './lease/name.ts'
 import { type HolderIdentity, Protocol } from './lease/protocol.ts'
 import { Wakes } from './lease/wakes.ts'
+import { type Ask, asOperator } from './operators/ask.ts'
+import {
+  type ForceReleaseOptions,
+  type ForcedRelease,
+  checkToken,
+  forceRelease,
+} from './operators/force-release.ts'
+import { type HolderInfo, listHolders, readHolderInfo } from './operators/holder-list.ts'
+import { type LeaseDetail, describeLease, readLeaseDetail } from './operators/lease-detail.ts'
+import { purge } from './operators/purge.ts'
 import { Election, type ElectionOptions } from './roles/election.ts'
 import type { Leader } from './roles/leader-watch.ts'
 import { type Logger, harmless, silent } from './logger.ts'
@@ -511,12 +521,110 @@ export class Fencepost implements AsyncDisposable {
     return row === undefined ? undefined : readLeaseInfo(row)
   }
 
-  /** Forgets leases that nobody has held for so long. Tokens go on rising. Returns how many were forgotten. */
-  async purge(options: { readonly olderThan: Duration }): Promise<number> {
+  /**
+   * One lease with all that the database knows of it: those who stand in line, the fenced transactions that are open under it, and what was
+   * taken away by force. Undefined when it was never granted, or is forgotten.
+   *
+   * @throws InvalidArgumentError; DatabaseError.
+   * @example
+   * ```ts
+   * const lease = await fencepost.describe('deploy')
+   * for (const { pid, ageMs } of lease?.transactions ?? []) console.log(`session ${pid} has kept it for ${ageMs} ms`)
+   * ```
+   */
+  async describe(name: string): Promise<LeaseDetail | undefined> {
+    const checked = checkName('the name of a lease', name)
+    const [row] = await this.#ask(`look at lease "${checked}"`, describeLease, [checked])
+    return row === undefined ? undefined : readLeaseDetail(row)
+  }
+
+  /**
+   * Everybody who takes part, the first to join first: holders that nobody has ended, alive or expired. Out of date the moment it is read.
+   *
+   * @throws DatabaseError
+   * @example
+   * ```ts
+   * for (const { holder, leases, waits } of await fencepost.holders()) console.log(holder, leases, waits)
+   * ```
+   */
+  async holders(): Promise<HolderInfo[]> {
+    const rows = await this.#ask('list the holders', listHolders, [])
+    return rows.map(readHolderInfo)
+  }
+
+  /**
+   * Takes a lease away from its holder: the term is over, and the first in line is granted the lease, or it is free. `token` says which term
+   * is meant; when the lease has another one by now nothing changes. The holder's other leases stay. From the commit on the fence refuses
+   * the old holder, so no write of it lands any more.
+   *
+   * Not guaranteed: that the old holder knows. It is not told; its `isHeld` stays true until it writes, releases or beats in vain, and what
+   * it does outside the database goes on. A minimum hold goes on as well; a grace after a crash ends.
+   *
+   * For operators: an application's role may not call it.
+   *
+   * @returns what became of it; nothing has changed unless `outcome` is `released`.
+   * @throws InvalidArgumentError; DatabaseError, with code `PERMISSION_DENIED` also when the sessions may not be ended, and `OUTCOME_UNKNOWN`
+   * when the answer was lost: look with `describe`.
+   * @example
+   * ```ts
+   * const lease = await fencepost.describe('deploy')
+   * if (lease?.state === 'held') {
+   *   const { outcome, next } = await fencepost.forceRelease('deploy', lease.token, { reason: 'runner 7 hangs', wait: '10s' })
+   *   console.log(outcome, next?.holder)
+   * }
+   * ```
+   */
+  async forceRelease(name: string, token: bigint, options: ForceReleaseOptions): Promise<ForcedRelease> {
+    const wake = async (wakes: readonly string[]): Promise<void> => {
+      if (wakes.length === 0) return
+      await this.#protocol.notify(wakes).catch((error: unknown) => {
+        this.#logger.warn(
+          `fencepost: a wake-up was not sent, the waiter finds out by asking: ${String(error)}`,
+        )
+      })
+    }
+    const timeoutMs = this.#timeoutMs
+    return forceRelease({ ask: this.#asking, clock: systemClock, timeoutMs, wake }, name, token, options)
+  }
+
+  /**
+   * Has the next token be greater than `floor`, and never lowers it: for use after a partial restore, when rows carry stamps above the
+   * restored sequence. `fencepost doctor` finds the highest stamp. `sequence`: default `default`. For operators.
+   *
+   * @returns the last token as it is now: the floor, or what was above it.
+   * @throws InvalidArgumentError; DatabaseError.
+   * @example
+   * ```ts
+   * console.log(await fencepost.raiseTokenFloor(4711n)) // the next token is 4712 or more
+   * ```
+   */
+  async raiseTokenFloor(
+    floor: bigint,
+    { sequence = 'default' }: { readonly sequence?: string | undefined } = {},
+  ): Promise<bigint> {
+    checkToken('floor', floor)
+    checkName('sequence', sequence)
+    const [row] = await asOperator(this.#asking, 'raise_token_floor(text, bigint)', [
+      'raise the tokens',
+      'select fencepost.raise_token_floor($1::text, $2::bigint)::text as last_token',
+      [sequence, floor.toString()],
+    ])
+    return BigInt(row?.['last_token'] ?? 0)
+  }
+
+  /**
+   * Forgets leases that nobody has held for so long, in short transactions, and what is recorded of holders and forced releases that are
+   * older. Tokens go on rising. `olderThan`: 0 to 100 years. `onProgress` hears how many leases were forgotten so far. For operators.
+   *
+   * @returns how many leases were forgotten.
+   * @throws InvalidArgumentError; DatabaseError: what was forgotten before it stays forgotten.
+   */
+  async purge(options: {
+    readonly olderThan: Duration
+    readonly onProgress?: ((forgotten: number) => void) | undefined
+  }): Promise<number> {
     const olderThanMs = durationMs('olderThan', options.olderThan, { minMs: 0, maxMs: 100 * yearMs })
-    const sql = `select fencepost.purge($1::bigint * interval '1 ms')::text as forgotten`
-    const [row] = await this.#ask('purge', sql, [olderThanMs])
-    return Number(row?.['forgotten'])
+    return purge(this.#asking, olderThanMs, options.onProgress ?? (() => {}))
   }
 
   /**
@@ -537,6 +645,8 @@ export class Fencepost implements AsyncDisposable {
     await this.#leases.close(closedError())
     await Promise.all([this.#grants.close(), this.#listener?.close()])
   }
+
+  readonly #asking: Ask = (action, text, values) => this.#ask(action, text, values)
 
   /** What may take long runs on a connection of its own, so that no grant queues behind it. */
   async #ask(action: string, text: string, values: readonly unknown[]): Promise<TextRow[]> {

@@ -10,6 +10,8 @@ import {
 export const exitCode = {
   done: 0,
   failed: 1,
+  /** What was named is not there, or is no longer what the caller took it for. Nothing was changed. */
+  nothingThere: 3,
   usage: 64,
   databaseUnavailable: 69,
   leaseLost: 70,

@@ -1,6 +1,8 @@
 import Table, { type HorizontalAlignment } from 'cli-table3'
+import { fitted, harmlessText } from './fit.ts'
 
-const plain = { top: '', bottom: '', left: '', right: '', mid: '', middle: '  ' }
+const gap = '  '
+const plain = { top: '', bottom: '', left: '', right: '', mid: '', middle: gap }
 const corners = [
   'top-mid',
   'top-left',
@@ -13,19 +15,25 @@ const corners = [
   'right-mid',
 ]
 
-/** Columns under their heads, without lines, as people and `awk` read them. */
+/** Columns under their heads, without lines, as people and `awk` read them; cut to fit into `width` columns, where there is one. */
 export function asTable(
   head: readonly string[],
   rows: readonly (readonly string[])[],
   colAligns: readonly HorizontalAlignment[],
+  width?: number,
 ): string {
+  const [shownHead = [], ...shown] = fitted(
+    [head, ...rows.map((row) => row.map(harmlessText))],
+    width,
+    gap.length,
+  )
   const table = new Table({
-    head: [...head],
+    head: shownHead,
     chars: { ...plain, ...Object.fromEntries(corners.map((corner) => [corner, ''])) },
     style: { head: [], border: [], 'padding-left': 0, 'padding-right': 0 },
     colAligns: [...colAligns],
   })
-  table.push(...rows.map((row) => [...row]))
+  table.push(...shown)
   return table
     .toString()
     .split('\n')

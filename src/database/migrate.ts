@@ -229,17 +229,30 @@ async function runMigrations(
   }
 }
 
+/** What an operator does, not an application. */
+const operatorFunctions = [
+  'purge(interval)',
+  'purge_some(interval, bigint)',
+  'raise_token_floor(text, bigint)',
+  'force_release(text, bigint, text, bigint, integer[])',
+  'fenced_sessions(text, bigint)',
+]
+  .map((signature) => `fencepost.${signature}`)
+  .join(', ')
+
+/** What people look at. */
+const leaseViews = ['leases', 'waiters', 'holders', 'fenced_transactions', 'forced_releases']
+  .map((name) => `fencepost.${name}`)
+  .join(', ')
+
 async function grant(client: ClientBase, role: string, kind: SchemaKind): Promise<void> {
   const name = escapeIdentifier(role)
   await client.query(`grant usage on schema fencepost to ${name}`)
   await client.query(`grant execute on all functions in schema fencepost to ${name}`)
   if (kind === 'leases') {
-    // What an operator does, not an application.
-    await client.query(
-      `revoke execute on function fencepost.purge(interval), fencepost.raise_token_floor(text, bigint) from ${name}`,
-    )
+    await client.query(`revoke execute on function ${operatorFunctions} from ${name}`)
   }
-  const ownViews = kind === 'leases' ? 'fencepost.leases, fencepost.waiters' : 'fencepost.announced_terms'
+  const ownViews = kind === 'leases' ? leaseViews : 'fencepost.announced_terms'
   await client.query(
     `grant select on ${ownViews}, fencepost.protections, fencepost.schema_protections to ${name}`,
   )

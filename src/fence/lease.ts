@@ -15,6 +15,7 @@ import {
   type FencedTransactionOptions,
   fencedTransaction,
 } from './fenced-transaction.ts'
+import { StaleTermError } from '../errors.ts'
 import { HeldLease } from '../lease/held-lease.ts'
 
 /**
@@ -48,12 +49,24 @@ export class Lease extends HeldLease implements Fence {
     work: (client: PoolClient) => Promise<T>,
     options?: FencedTransactionOptions,
   ): Promise<T>
-  transaction<T>(
+  async transaction<T>(
     source: Kysely<unknown> | Pool,
     work: (tx: never) => Promise<T>,
     options?: FencedTransactionOptions,
   ): Promise<T> {
-    return fencedTransaction(this, source as Pool, work as (client: PoolClient) => Promise<T>, options)
+    try {
+      return await fencedTransaction(
+        this,
+        source as Pool,
+        work as (client: PoolClient) => Promise<T>,
+        options,
+      )
+    } catch (error) {
+      // The term is over although the heartbeat goes on: somebody has released it by force. The fence was the first
+      // statement of the transaction, so it cannot have looked at rows that are older than the grant.
+      if (isOfTerm(error, this)) this.lost('ended', error)
+      throw error
+    }
   }
 
   /**
@@ -101,4 +114,10 @@ export class Lease extends HeldLease implements Fence {
   get environment(): Record<string, string> {
     return fenceEnvironment(this.term)
   }
+}
+
+function isOfTerm(error: unknown, { name, token }: Lease): boolean {
+  return (
+    error instanceof StaleTermError && error.by === 'lease' && error.lease === name && error.token === token
+  )
 }

@@ -146,6 +146,42 @@ test('ls without a reader ends without a stack trace', async () => {
   expect(await cli.closed).toMatchObject({ signal: null, stderr: '' })
 })
 
+test.for([
+  ['--state held,draining', ['--state', 'held,draining'], ['draining', 'held']],
+  ['a pattern', ['*e?d*'], ['held', 'withheld']],
+  ['a pattern without a star is the whole name', ['free'], ['free']],
+  ['--prefix', ['--prefix', 'f'], ['free']],
+  ['--holder, in part and in any case', ['--holder', 'WORKER-1'], ['held']],
+  ['--holder, by its process id', ['--holder', String(process.pid), '--state', 'held'], ['held']],
+  ['all of them together', ['*d', '--prefix', 'w', '--state', 'withheld'], ['withheld']],
+  ['--sort token', ['--sort', 'token', '--state', 'held,free,withheld'], ['free', 'held', 'withheld']],
+  [
+    '--sort since, with those that nobody holds last',
+    ['--sort', 'since'],
+    ['draining', 'expired', 'held', 'free', 'withheld'],
+  ],
+  ['nothing', ['no-such-*'], []],
+] as const)('ls picks and sorts by %s', async ([, args, names]) => {
+  const result = await runCli(['ls', ...args, '--json'], { url: database.url })
+  expect(result).toMatchObject({ code: 0, stderr: '' })
+  expect((JSON.parse(result.stdout) as { name: string }[]).map(({ name }) => name)).toEqual(names)
+})
+
+test('ls says when nothing matches', async () => {
+  const result = await runCli(['ls', 'no-such-*'], { url: database.url })
+  expect(result).toMatchObject({ code: 0, stdout: 'none of 5 leases matches\n' })
+})
+
+test('ls refuses a state and an order that it does not know', async () => {
+  for (const args of [
+    ['--state', 'held,lost'],
+    ['--sort', 'age'],
+    ['--sort', 'constructor'],
+  ]) {
+    expect(await runCli(['ls', ...args], { url: database.url })).toMatchObject({ code: 64, stdout: '' })
+  }
+})
+
 test('the term of a draining lease is still fenced, so ls tells the truth', async () => {
   const taker = await database.open()
   expect(await taker.tryAcquire('draining')).toBeNull()

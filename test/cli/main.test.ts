@@ -10,6 +10,12 @@ test.for([
   [],
   ['migrate'],
   ['ls'],
+  ['watch'],
+  ['show'],
+  ['release'],
+  ['holders'],
+  ['raise-tokens'],
+  ['purge'],
   ['run'],
   ['demo'],
   ['local'],
@@ -51,8 +57,8 @@ test.for([
   ['an unknown command', ['rum'], 'Did you mean run?'],
   ['an unknown option', ['ls', '--jsn'], 'Did you mean --json?'],
   ['an unknown action of local', ['local', 'stat'], 'Did you mean start?'],
-  ['an argument too many', ['ls', 'job'], 'too many arguments'],
-  ['a command behind "--" that is not for run', ['ls', '--', 'true'], 'too many arguments'],
+  ['an argument too many', ['ls', 'job', 'more'], 'too many arguments'],
+  ['a command behind "--" that is not for run', ['holders', '--', 'true'], 'too many arguments'],
   ['an option without its value', ['ls', '--database-url'], 'argument missing'],
 ] as const)('%s is wrong usage: 64, with a hint', async ([, args, hint]) => {
   const result = await runCli(args)

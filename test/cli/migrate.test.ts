@@ -37,6 +37,7 @@ test('migrate installs the schema, and nothing when it is called again', async (
       'applied 0004_resources',
       'applied 0005_acquire_all',
       'applied 0006_waiting',
+      'applied 0007_operators',
       '',
     ].join('\n'),
     stderr: '',
@@ -73,6 +74,7 @@ test('--down removes the newest migration, and tokens go on rising after the nex
   }
   const before = await token()
   for (const name of [
+    '0007_operators',
     '0006_waiting',
     '0005_acquire_all',
     '0004_resources',

@@ -16,6 +16,7 @@ const migrations = [
   '0004_resources',
   '0005_acquire_all',
   '0006_waiting',
+  '0007_operators',
 ]
 
 /** Takes migration after migration back, and tells which. */

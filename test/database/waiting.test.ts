@@ -3,7 +3,8 @@ import { readFile, readdir } from 'node:fs/promises'
 import type { Client } from 'pg'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { migrate } from '../../src/database/migrate.ts'
-import { type TestDatabase, useDatabase } from '../support/database.ts'
+import { useDatabase } from '../support/database.ts'
+import { schemaOf } from '../support/schema-of.ts'
 import { type AcquireRow, type ReleaseRow, SqlHolder, waitsOrAnswers } from '../support/sql-holder.ts'
 
 const database = useDatabase()
@@ -1479,27 +1480,13 @@ describe('purge', () => {
 describe('the migration', () => {
   const app = `app_${randomBytes(6).toString('hex')}`
   const watcher = `watcher_${randomBytes(6).toString('hex')}`
-  const migrateTo = (direction: 'up' | 'down', grantTo: string[] = []) =>
-    migrate({ connectionString: upgraded.url }, { direction, grantTo })
-
-  /** All that the schema consists of. */
-  const schemaOf = async (of: TestDatabase) => {
-    const rows = await of.query<{ what: string; source: string }>(
-      `select 'function ' || p.oid::regprocedure as what, pg_get_functiondef(p.oid) || coalesce(p.proacl::text, '') as source
-         from pg_proc p where p.pronamespace = 'fencepost'::regnamespace
-       union all
-       select 'relation ' || c.relname,
-              concat_ws(' ', c.relkind, c.reloptions, case c.relkind when 'v' then pg_get_viewdef(c.oid) end,
-                (select string_agg(concat_ws(' ', a.attname, a.atttypid::regtype, a.attnotnull,
-                                             (select pg_get_expr(d.adbin, d.adrelid) from pg_attrdef d
-                                               where d.adrelid = a.attrelid and d.adnum = a.attnum)), ', ' order by a.attnum)
-                   from pg_attribute a where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped),
-                (select string_agg(k.conname || ' ' || pg_get_constraintdef(k.oid), ', ' order by k.conname)
-                   from pg_constraint k where k.conrelid = c.oid))
-         from pg_class c
-        where c.relnamespace = 'fencepost'::regnamespace and c.relname !~ '^migration' and c.relkind in ('r', 'v', 'S')`,
-    )
-    return Object.fromEntries(rows.map((row) => [row.what, row.source]))
+  /** Up to the newest, or down to what was there before this migration. */
+  const migrateTo = async (direction: 'up' | 'down', grantTo: string[] = []) => {
+    const step = () => migrate({ connectionString: upgraded.url }, { direction, grantTo })
+    for (;;) {
+      const result = await step()
+      if (direction === 'up' || result.schemaVersion <= 5) return result
+    }
   }
 
   const as = async <T>(role: string, work: (session: Client) => Promise<T>): Promise<T> => {

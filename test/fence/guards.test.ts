@@ -514,7 +514,7 @@ guard(
 
 guard(
   'what purge remembers of holders, against a grace that is cut short',
-  'purge',
+  'purge_some',
   /and not exists \(select from lease l[^;]*(?=;\s+return v_count)/,
   '',
   async (database) => {
@@ -524,6 +524,62 @@ guard(
     await database.query(`select fencepost.purge('0')`)
     const b = await SqlHolder.join(database.pool)
     return (await b.acquire('lease'))[0]!.token !== null
+  },
+)
+
+guard(
+  'the queue of a forced release, against a holder that always has another fenced transaction open',
+  'force_release',
+  /perform pg_advisory_xact_lock\(1178947139, fence_key\(p_name\)\);/,
+  '',
+  async (database) => {
+    const a = await SqlHolder.join(database.pool)
+    const token = await a.take('lease')
+    const [one, two, operator] = await Promise.all([
+      database.session(),
+      database.session(),
+      database.session(),
+    ])
+    await one.query('begin')
+    await a.fence(one, 'lease', token)
+    const released = operator.query(`select fencepost.force_release('lease', $1, 'a test', 30000)`, [
+      token.toString(),
+    ])
+    await waitsOrAnswers(database.pool, released)
+    await two.query('begin')
+    const another = a.fence(two, 'lease', token).then(
+      () => true,
+      () => false,
+    )
+    await waitsOrAnswers(database.pool, another, 2)
+    await one.query('commit')
+    const hasBegun = await another
+    await two.query('rollback')
+    await released
+    return hasBegun
+  },
+)
+
+guard(
+  'the token of a forced release, against an operator who has looked at an older term',
+  'force_release',
+  /when token = p_token then 'draining'\s+else 'wrong_token' end;([^]*?)l\.token = p_token and/,
+  `else 'draining' end;$1`,
+  async (database) => {
+    const a = await SqlHolder.join(database.pool)
+    const older = await a.take('lease')
+    await a.release('lease', older)
+    const b = await SqlHolder.join(database.pool)
+    const token = await b.take('lease')
+    await database.query(`select fencepost.force_release('lease', $1, 'a test')`, [older.toString()])
+    const session = await database.session()
+    await session.query('begin')
+    const isGone = await b.fence(session, 'lease', token).then(
+      () => false,
+      () => true,
+    )
+    await session.query('rollback')
+    return isGone
   },
 )
 

@@ -20,7 +20,7 @@ async function errorsIn(file: string): Promise<string[]> {
   return output.split('\n').filter((line) => line.includes('must-not-compile.ts('))
 }
 
-/** The examples of all docstrings and of the guide to waiting, each as a function of its own with what a reader would have at hand. */
+/** The examples of all docstrings and of the guides to waiting and operating, each as a function of its own with what a reader would have at hand. */
 async function examples(): Promise<string[]> {
   const found: string[] = []
   const src = fileURLToPath(new URL('../../src/', import.meta.url))
@@ -31,8 +31,10 @@ async function examples(): Promise<string[]> {
       found.push(block!.replaceAll(/^\s*\* ?/gm, ''))
     }
   }
-  const guide = await readFile(fileURLToPath(new URL('../../docs/waiting.md', import.meta.url)), 'utf8')
-  for (const [, block] of guide.matchAll(/```ts\n([^]*?)```/g)) found.push(block!)
+  for (const guide of ['waiting.md', 'operating.md']) {
+    const text = await readFile(fileURLToPath(new URL(`../../docs/${guide}`, import.meta.url)), 'utf8')
+    for (const [, block] of text.matchAll(/```ts\n([^]*?)```/g)) found.push(block!)
+  }
   return found
 }
 
@@ -47,7 +49,7 @@ declare const lease: api.Lease
 export {}
 `
 
-test('the examples of the docstrings and of the guide to waiting compile', async () => {
+test('the examples of the docstrings and of the guides compile', async () => {
   const directory = await mkdtemp(join(here, 'tmp-'))
   try {
     const all = await examples()
