@@ -108,9 +108,10 @@ function describe(contender: Contender | undefined): string {
 
 /**
  * Why a lease is lost: its holder was `ended` by the next taker; it `expired`, because it could not be renewed in time; its Fencepost
- * was `closed`; or it is `overdue`: its maximum hold has passed.
+ * was `closed`; it is `overdue`: its maximum hold has passed; or it was `taken`: the fence has refused it, because somebody else was
+ * granted the lease or an operator has taken it away.
  */
-export type LossReason = 'ended' | 'expired' | 'closed' | 'overdue'
+export type LossReason = 'ended' | 'expired' | 'closed' | 'overdue' | 'taken'
 
 /** The lease is no longer held. It is the reason of the lease's `signal` and final for that handle. */
 export class LeaseLostError extends FencepostError {
@@ -124,6 +125,7 @@ export class LeaseLostError extends FencepostError {
       expired: 'it could not be renewed in time',
       closed: 'its Fencepost was closed',
       overdue: 'it has been held for as long as its maxHold allows',
+      taken: 'the database has refused a write under it as stale',
     }[reason]
     super(
       'LEASE_LOST',

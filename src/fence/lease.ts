@@ -64,7 +64,7 @@ export class Lease extends HeldLease implements Fence {
     } catch (error) {
       // The term is over although the heartbeat goes on: somebody has released it by force. The fence was the first
       // statement of the transaction, so it cannot have looked at rows that are older than the grant.
-      if (isOfTerm(error, this)) this.lost('ended', error)
+      if (isOfTerm(error, this)) this.lost('taken', error)
       throw error
     }
   }

@@ -208,6 +208,7 @@ export class HeldLease implements HolderListener {
   lost(reason: LossReason, cause: unknown): void {
     if (this.#end !== undefined) return
     this.#over('lost')
+    this.#holder.removeListener(this)
     const error = new LeaseLostError(this.name, this.token, reason, cause === undefined ? {} : { cause })
     this.#loss = error
     this.#options.onOver(this)
@@ -233,10 +234,7 @@ export class HeldLease implements HolderListener {
   #isOverdue(): boolean {
     if (this.#end !== undefined || this.#options.clock.monotonicMs() < this.#deadlineMs) return false
     // The timer may be late. The signal must not be: it fires right after the caller's current step.
-    queueMicrotask(() => {
-      this.#holder.removeListener(this)
-      this.lost(this.#deadlineReason, undefined)
-    })
+    queueMicrotask(() => this.lost(this.#deadlineReason, undefined))
     return true
   }
 

@@ -274,7 +274,7 @@ describe('from the library', () => {
     expect(lease).toMatchObject({
       isHeld: false,
       state: 'lost',
-      loss: { reason: 'ended', token: lease.token },
+      loss: { reason: 'taken', token: lease.token },
     })
     expect(lease.signal.aborted).toBe(true)
     expect(await lease.release()).toBe('not-held')
@@ -302,7 +302,7 @@ describe('from the library', () => {
       await fencepost.forceRelease('worked', lease.token, { reason: 'a test' })
       return 'done'
     })
-    await expect(worked).rejects.toMatchObject({ code: 'LEASE_LOST', reason: 'ended' })
+    await expect(worked).rejects.toMatchObject({ code: 'LEASE_LOST', reason: 'taken' })
   })
 
   test('cancel ends the open transactions, whose writes are rolled back; without it they keep the lease', async () => {
