@@ -302,7 +302,7 @@ describe('from the library', () => {
       await fencepost.forceRelease('worked', lease.token, { reason: 'a test' })
       return 'done'
     })
-    await expect(worked).rejects.toMatchObject({ code: 'LEASE_LOST', reason: 'taken' })
+    await expect(worked).rejects.toMatchObject({ code: 'LEASE_LOST', reason: 'ended' })
   })
 
   test('cancel ends the open transactions, whose writes are rolled back; without it they keep the lease', async () => {
