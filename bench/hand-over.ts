@@ -65,10 +65,16 @@ class Crowd {
 }
 
 async function told(child: ChildProcess): Promise<unknown> {
-  return new Promise((resolve, reject) => {
-    child.once('message', resolve)
-    child.once('exit', (code) => reject(new Error(`a process of the measurement ended with ${code}`)))
-  })
+  const { promise, resolve, reject } = Promise.withResolvers<unknown>()
+  const ended = (code: number | null): void =>
+    reject(new Error(`a process of the measurement ended with ${code}`))
+  child.once('message', resolve)
+  child.once('exit', ended)
+  try {
+    return await promise
+  } finally {
+    child.off('exit', ended)
+  }
 }
 
 /**
