@@ -212,7 +212,8 @@ describe('a command in the foreground', () => {
       try { require('fs').openSync('/dev/tty'); said = 'has a terminal' } catch {}
       console.log(\`\${process.pid} \${said}, ready\`)`,
     )
-    const run = `'${process.execPath}' '${main}' run ${bench.newName()} ${option} -- '${process.execPath}' '${file}'`
+    // Without exec, some shells stay between and are ended by the key themselves.
+    const run = `exec '${process.execPath}' '${main}' run ${bench.newName()} ${option} -- '${process.execPath}' '${file}'`
     const terminal = new Outside('script', ['-qefc', run, '/dev/null'])
     await terminal.says(`${terminalOrNone}, ready`)
     terminal.type('\x03')
