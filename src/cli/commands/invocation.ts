@@ -1,0 +1,36 @@
+import type { Command } from 'commander'
+import { exitCode } from '../exit-code.ts'
+
+/** One call of the program: what was asked of it besides options, and how it ends. */
+export class Invocation {
+  /** What the parser gets: all of the arguments, or those before the first `--` of `run`. */
+  readonly own: readonly string[]
+  /** What is behind that: a command, and none of the parser's business. */
+  readonly command: readonly string[]
+  code: number = exitCode.done
+
+  constructor(argv: readonly string[]) {
+    const dashes = argv[2] === 'run' ? argv.indexOf('--') : -1
+    this.own = dashes < 0 ? argv : argv.slice(0, dashes)
+    this.command = dashes < 0 ? [] : argv.slice(dashes + 1)
+  }
+
+  /** The name of the subcommand, when it comes first, as it nearly always does. */
+  get subcommand(): string | undefined {
+    return this.own[2]
+  }
+
+  /** An action for the parser: it answers with the exit code. */
+  report(action: (...args: never[]) => Promise<number>): (...args: unknown[]) => Promise<void> {
+    return async (...args) => {
+      this.code = await action(...(args as never[]))
+    }
+  }
+}
+
+/** For a command that talks to the database. */
+export function withDatabase(subcommand: Command): Command {
+  return subcommand
+    .option('--database-url <url>', 'the PostgreSQL database that holds the leases')
+    .option('--local', "use this machine's own server, started when needed (see: fencepost local)")
+}
