@@ -4,6 +4,7 @@ import { systemClock } from './clock.ts'
 import { type ConnectOptions, connectionConfig } from './database/connect-options.ts'
 import { Connection, type Ear, type TextRow } from './database/connection.ts'
 import { RequestFailure, describeFailure } from './database/failure.ts'
+import { type Grants, grantsConnection } from './database/grants.ts'
 import { Listener } from './database/listener.ts'
 import type { MigrateOptions, MigrateResult } from './database/migrate.ts'
 import { schemaGreeting } from './database/schema.ts'
@@ -107,6 +108,9 @@ const yearMs = 366 * dayMs
 const maxTogether = 1000
 const maxMany = 10_000
 
+/** Opens on a connection that is on its way already: for the command line, which loads this meanwhile. */
+export let openOn: (grants: Grants, options: OpenOptions) => Promise<Fencepost>
+
 /**
  * What a service opens once: it joins a PostgreSQL database as a participant, takes leases and keeps them alive over
  * connections of its own: one for grants, and one for the heartbeats of each TTL in use.
@@ -137,7 +141,7 @@ export class Fencepost implements AsyncDisposable {
   readonly #minTtlMs: number
   #closing: Promise<void> | undefined
 
-  private constructor(options: OpenOptions) {
+  private constructor(options: OpenOptions, grants?: Connection) {
     this.#minTtlMs = durationOr(1000, 'minTtl', options.minTtl, { minMs: 100, maxMs: dayMs })
     this.#ttlMs = durationOr(Math.max(30_000, this.#minTtlMs), 'ttl', options.ttl, this.#ttlBounds)
     this.#timeoutMs = durationOr(10_000, 'requestTimeout', options.requestTimeout, {
@@ -165,7 +169,7 @@ export class Fencepost implements AsyncDisposable {
         { config, applicationName, clock, logger, ...(ear === undefined ? {} : { ear }) },
         schemaGreeting,
       )
-    this.#grants = this.#connect('fencepost')
+    this.#grants = grants ?? grantsConnection(config, clock, logger)
     this.#protocol = new Protocol({ grants: this.#grants, clock, logger, timeoutMs, deliver })
     this.#listener = checkFlag('listen', options.listen, true)
       ? new Listener({
@@ -198,9 +202,17 @@ export class Fencepost implements AsyncDisposable {
    * `PERMISSION_DENIED` or `DATABASE_UNAVAILABLE`.
    */
   static async open(options: OpenOptions = {}): Promise<Fencepost> {
-    const fencepost = new Fencepost(options)
+    return Fencepost.#open(options)
+  }
+
+  static {
+    openOn = (grants, options) => Fencepost.#open(options, grants)
+  }
+
+  static async #open(options: OpenOptions, grants?: Grants): Promise<Fencepost> {
+    const fencepost = new Fencepost(options, grants?.connection)
     try {
-      await fencepost.#protocol.hello()
+      await (grants?.connected ?? fencepost.#grants.connect(fencepost.#timeoutMs))
       return fencepost
     } catch (error) {
       await fencepost.close()

@@ -68,15 +68,28 @@ export class Connection {
     return this.#session?.isPooled === true
   }
 
+  /**
+   * Connects now rather than with the first request.
+   *
+   * @throws RequestFailure
+   */
+  async connect(timeoutMs: number): Promise<void> {
+    await this.#inTurn(timeoutMs, async (due) => void (await this.#opened(due)))
+  }
+
   /** @throws RequestFailure */
   async query(request: Request): Promise<TextRow[]> {
-    const due = this.#options.clock.monotonicMs() + request.timeoutMs
+    return this.#inTurn(request.timeoutMs, (due) => this.#run(request, due))
+  }
+
+  async #inTurn<T>(timeoutMs: number, step: (due: number) => Promise<T>): Promise<T> {
+    const due = this.#options.clock.monotonicMs() + timeoutMs
     const turn = this.#turn
     const { promise: done, resolve: release } = Promise.withResolvers<void>()
     this.#turn = turn.then(() => done)
     try {
       await this.#within(due, turn, 'the connection is busy')
-      return await this.#run(request, due)
+      return await step(due)
     } finally {
       release()
     }
@@ -92,8 +105,7 @@ export class Connection {
   }
 
   async #run(request: Request, due: number): Promise<TextRow[]> {
-    if (this.#closed) throw new RequestFailure('unsent', new Error('the connection is closed'))
-    const session = await this.#open(due)
+    const session = await this.#opened(due)
     try {
       return await session.query(request, this.#leftMs(due))
     } catch (failure) {
@@ -107,7 +119,8 @@ export class Connection {
     }
   }
 
-  async #open(due: number): Promise<Session> {
+  async #opened(due: number): Promise<Session> {
+    if (this.#closed) throw new RequestFailure('unsent', new Error('the connection is closed'))
     if (this.#session !== undefined && this.isOpen) return this.#session
     const session = newSession(this.#options)
     try {

@@ -1,11 +1,11 @@
 import { readFile, readdir } from 'node:fs/promises'
 import { basename, join } from 'node:path'
-import { fileURLToPath } from 'node:url'
 import type { MigrationBuilder } from 'node-pg-migrate'
+import { packageDirectory } from '../package-directory.ts'
 import type { SchemaKind } from './schema.ts'
 
 /** All migrations of a database that holds leases, and the folder `fence-only` with what others begin with. */
-export const migrationsDirectory: string = fileURLToPath(new URL('../../migrations', import.meta.url))
+export const migrationsDirectory: string = join(packageDirectory(), 'migrations')
 
 /**
  * The migrations that a database which only guards data gets as well. A later one belongs here when it uses nothing of the

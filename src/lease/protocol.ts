@@ -120,11 +120,6 @@ export class Protocol {
     this.#deliver = options.deliver
   }
 
-  /** Asks nothing, but finds out whether the database can be used at all. */
-  async hello(): Promise<void> {
-    await this.#call(this.#grants, { text: 'select 1' })
-  }
-
   async join(holder: HolderIdentity, ttlMs: number): Promise<void> {
     await this.#call(this.#grants, {
       text: 'select fencepost.join_holder($1::uuid, $2::text, $3::text, $4::integer, $5::jsonb, $6::bigint)',

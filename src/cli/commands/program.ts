@@ -1,5 +1,7 @@
 import { readFileSync } from 'node:fs'
-import { Command } from 'commander'
+import { join } from 'node:path'
+import { Command, CommanderError } from 'commander'
+import { packageDirectory } from '../../package-directory.ts'
 import type { Invocation } from './invocation.ts'
 
 type Define = (program: Command, invocation: Invocation) => void
@@ -31,10 +33,13 @@ const chapters: readonly Chapter[] = [
 export async function buildProgram(invocation: Invocation): Promise<Command> {
   const program = new Command('fencepost')
     .description('Leases and fencing tokens on PostgreSQL, enforced by the database.')
-    .version(version())
     .exitOverride()
     .showHelpAfterError('(--help tells more)')
     .addHelpText('after', help)
+  program.option('-V, --version', 'print the version').on('option:version', () => {
+    process.stdout.write(`${version()}\n`)
+    throw new CommanderError(0, 'commander.version', 'the version was asked for')
+  })
   const named = chapters.filter(({ commands }) => commands.includes(invocation.subcommand ?? ''))
   const defines = await Promise.all((named.length > 0 ? named : chapters).map((chapter) => chapter.load()))
   for (const define of defines) define(program, invocation)
@@ -42,7 +47,7 @@ export async function buildProgram(invocation: Invocation): Promise<Command> {
 }
 
 function version(): string {
-  const file = readFileSync(new URL('../../../package.json', import.meta.url), 'utf8')
+  const file = readFileSync(join(packageDirectory(), 'package.json'), 'utf8')
   return (JSON.parse(file) as { version: string }).version
 }
 
