@@ -5,6 +5,7 @@ import { Client } from 'pg'
 import { Fencepost } from '../../src/index.ts'
 import { Cli, runCli } from '../support/cli.ts'
 import { useDatabase } from '../support/database.ts'
+import { program } from '../support/program.ts'
 
 const database = useDatabase()
 const name = `shop 7: it's \\ "50%" $1`
@@ -103,7 +104,8 @@ test.each([['deploy '], [' deploy'], ['ls\u2028x'], ['a\\'], ['b\'c"d`e$(f)']])(
 )
 
 test('env under "fencepost run" gives the runner’s term, and never ends it', async () => {
-  const script = `node src/cli/main.ts env "$FENCEPOST_LEASE" && node src/cli/main.ts env "$FENCEPOST_LEASE" --end; echo "code $?"; read line`
+  const fencepost = `'${program.join("' '")}'`
+  const script = `${fencepost} env "$FENCEPOST_LEASE" && ${fencepost} env "$FENCEPOST_LEASE" --end; echo "code $?"; read line`
   const cli = new Cli(['run', name, '--', 'sh', '-c', script], { url: database.url })
   await cli.says('code ')
   expect(cli.stdout).toContain('code 64')

@@ -2,14 +2,13 @@ import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
 import { existsSync, readFileSync } from 'node:fs'
 import { writeFile } from 'node:fs/promises'
 import { dirname } from 'node:path'
-import { fileURLToPath } from 'node:url'
 import { describe, expect, onTestFinished, test } from 'vitest'
 import { eventually, isGone } from '../support/cli.ts'
+import { program } from '../support/program.ts'
 import { RunBench } from './run-bench.ts'
 
 const bench = new RunBench()
 const { database } = bench
-const main = fileURLToPath(new URL('../../src/cli/main.ts', import.meta.url))
 
 /** Fields of /proc/PID/stat: the state, then the numbers of parent, group and session. */
 function statOf(pid: number): string[] {
@@ -213,7 +212,7 @@ describe('a command in the foreground', () => {
       console.log(\`\${process.pid} \${said}, ready\`)`,
     )
     // Without exec, some shells stay between and are ended by the key themselves.
-    const run = `exec '${process.execPath}' '${main}' run ${bench.newName()} ${option} -- '${process.execPath}' '${file}'`
+    const run = `exec '${program.join("' '")}' run ${bench.newName()} ${option} -- '${process.execPath}' '${file}'`
     const terminal = new Outside('script', ['-qefc', run, '/dev/null'])
     await terminal.says(`${terminalOrNone}, ready`)
     terminal.type('\x03')
@@ -270,10 +269,7 @@ const hasNamespaces = ((): boolean => {
 
 describe.skipIf(!hasNamespaces)('as the first process of a container', () => {
   const start = (command: string): Outside =>
-    new Outside('unshare', [
-      ...namespace,
-      ...[process.execPath, main, 'run', bench.newName(), '--', 'sh', '-c', command],
-    ])
+    new Outside('unshare', [...namespace, ...program, ...['run', bench.newName(), '--', 'sh', '-c', command]])
 
   /** The number that the first process of the namespace has out here. */
   const firstOf = (unshare: Outside): number =>

@@ -1,12 +1,10 @@
 import { execFile } from 'node:child_process'
-import { fileURLToPath } from 'node:url'
 import { Client } from 'pg'
 import { expect } from 'vitest'
 import { examine } from '../../src/doctor/doctor.ts'
 import type { Limits } from '../../src/doctor/examination.ts'
 import type { DoctorReport, Finding, FindingCode, Severity } from '../../src/doctor/finding.ts'
-
-const main = fileURLToPath(new URL('../../src/cli/main.ts', import.meta.url))
+import { program } from '../support/program.ts'
 
 /** Something that is broken, found, mended by the fix that was printed, and then found no more. */
 export interface Case {
@@ -44,7 +42,7 @@ export async function applyFix(url: string, { fix, fixKind }: Finding): Promise<
   const { promise, resolve, reject } = Promise.withResolvers<void>()
   execFile(
     'sh',
-    ['-c', `fencepost() { "${process.execPath}" "${main}" "$@"; }\n${fix}`],
+    ['-c', `fencepost() { "${program.join('" "')}" "$@"; }\n${fix}`],
     { env: { PATH: process.env['PATH'], FENCEPOST_DATABASE_URL: url } },
     (error, _stdout, stderr) => {
       if (error === null) resolve()

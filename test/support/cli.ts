@@ -2,6 +2,7 @@ import { type ChildProcess, spawn } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { onTestFinished, vi } from 'vitest'
+import { program } from './program.ts'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))
 
@@ -18,7 +19,7 @@ export interface CliOptions {
   readonly env?: Readonly<Record<string, string>>
 }
 
-/** The command line as a process of its own, run from the source. */
+/** The command line as a process of its own. */
 export class Cli {
   readonly #child: ChildProcess
   readonly #closed: Promise<CliResult>
@@ -29,7 +30,7 @@ export class Cli {
     const inherited = Object.entries(process.env).filter(
       ([name]) => !/^(FENCEPOST_|PG|DATABASE_URL$|NODE_OPTIONS$|FORCE_COLOR$)/.test(name),
     )
-    this.#child = spawn(process.execPath, [`${root}/src/cli/main.ts`, ...args], {
+    this.#child = spawn(program[0], [program[1], ...args], {
       cwd: root,
       env: {
         ...Object.fromEntries(inherited),

@@ -1,8 +1,6 @@
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
-import { fileURLToPath } from 'node:url'
 import { onTestFinished } from 'vitest'
-
-const main = fileURLToPath(new URL('../../src/cli/main.ts', import.meta.url))
+import { program } from './program.ts'
 
 /** Whether a terminal can be had here: it takes `script` of util-linux. */
 export const hasTerminal: boolean =
@@ -20,9 +18,7 @@ export class Terminal {
     size: { readonly columns: number; readonly rows: number },
     url: string,
   ) {
-    const quoted = [process.execPath, main, ...args].map(
-      (word) => `'${word.replaceAll("'", String.raw`'\''`)}'`,
-    )
+    const quoted = [...program, ...args].map((word) => `'${word.replaceAll("'", String.raw`'\''`)}'`)
     this.#child = spawn(
       'script',
       ['-qec', `stty cols ${size.columns} rows ${size.rows}; exec ${quoted.join(' ')}`, '/dev/null'],
