@@ -1,4 +1,4 @@
-// npm run bench [-- --rounds N] [--ms N] [--json FILE] [--only throughput|waiting]
+// npm run bench [-- --rounds N] [--ms N] [--json FILE] [--only throughput|waiting|start-up]
 //
 // Compares fencepost with what the same PostgreSQL does at least for the same effect, side by side in one run:
 //   lease     acquire + release of one lease per worker ÷ two prepared one-row UPDATEs by primary key, each committed
@@ -11,6 +11,7 @@
 //   hand-over from "release is called" to "the next one has it" ÷ the same of a blocking advisory lock, and of the least that a
 //             durable lock with wake-ups can do (see hand-over.ts)
 //   take-over from the death of a holder to the next grant ÷ the TTL (see take-over.ts)
+//   start-up  from the start of a process to its first lease ÷ a bare script's (see start-up.ts)
 // The server is the embedded PostgreSQL with durable settings, on this machine's disk.
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
@@ -20,6 +21,7 @@ import { Pool, type PoolConfig } from 'pg'
 import { EmbeddedServer } from '../src/database/embedded-server.ts'
 import { Fencepost } from '../src/index.ts'
 import { type Comparison, type Contender, compare, throughput } from './side-by-side.ts'
+import { measureStartUp } from './start-up.ts'
 import { measureWaiting } from './waiting.ts'
 import { measureWall } from './wall.ts'
 
@@ -160,8 +162,13 @@ async function measureThroughput(): Promise<object> {
   }
 }
 
-const results = {
-  ...(options.only === 'waiting' ? {} : await measureThroughput()),
-  ...(options.only === 'throughput' ? {} : await measureWaiting(rounds, forMs)),
+const measures: Readonly<Record<string, () => Promise<object>>> = {
+  throughput: measureThroughput,
+  waiting: () => measureWaiting(rounds, forMs),
+  'start-up': () => measureStartUp(rounds),
+}
+const results = {}
+for (const [name, measure] of Object.entries(measures)) {
+  if (options.only === undefined || options.only === name) Object.assign(results, await measure())
 }
 if (options.json !== undefined) await writeFile(options.json, `${JSON.stringify(results, undefined, 2)}\n`)
