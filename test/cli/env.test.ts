@@ -5,7 +5,7 @@ import { Client } from 'pg'
 import { Fencepost } from '../../src/index.ts'
 import { Cli, runCli } from '../support/cli.ts'
 import { useDatabase } from '../support/database.ts'
-import { program } from '../support/program.ts'
+import { program } from '../support/main-program.ts'
 
 const database = useDatabase()
 const name = `shop 7: it's \\ "50%" $1`

@@ -4,7 +4,7 @@ import { writeFile } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { describe, expect, onTestFinished, test } from 'vitest'
 import { eventually, isGone } from '../support/cli.ts'
-import { program } from '../support/program.ts'
+import { program } from '../support/main-program.ts'
 import { RunBench } from './run-bench.ts'
 
 const bench = new RunBench()

@@ -4,7 +4,7 @@ import { expect } from 'vitest'
 import { examine } from '../../src/doctor/doctor.ts'
 import type { Limits } from '../../src/doctor/examination.ts'
 import type { DoctorReport, Finding, FindingCode, Severity } from '../../src/doctor/finding.ts'
-import { program } from '../support/program.ts'
+import { program } from '../support/main-program.ts'
 
 /** Something that is broken, found, mended by the fix that was printed, and then found no more. */
 export interface Case {

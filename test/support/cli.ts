@@ -2,7 +2,7 @@ import { type ChildProcess, spawn } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { onTestFinished, vi } from 'vitest'
-import { program } from './program.ts'
+import { program } from './main-program.ts'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))
 

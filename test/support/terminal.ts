@@ -1,6 +1,6 @@
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
 import { onTestFinished } from 'vitest'
-import { program } from './program.ts'
+import { program } from './main-program.ts'
 
 /** Whether a terminal can be had here: it takes `script` of util-linux. */
 export const hasTerminal: boolean =
