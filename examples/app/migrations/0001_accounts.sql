@@ -1,0 +1,4 @@
+create table accounts (
+  id integer primary key,
+  status text not null
+);
