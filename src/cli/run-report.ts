@@ -56,6 +56,11 @@ const untold: ReadonlySet<RunEvent> = new Set(['started', 'at-risk', 'released',
 /** What explains an exit code of fencepost's own. */
 const needed: ReadonlySet<RunEvent> = new Set(['lost', 'conflict', 'error'])
 
+/** A conflict that is skipped ends with 0, of which there is nothing to explain. */
+function explainsCode(event: RunEvent, facts: object): boolean {
+  return needed.has(event) && !('exitCode' in facts && facts.exitCode === 0)
+}
+
 export interface RunReportOptions {
   readonly lease: string
   readonly isJson?: boolean
@@ -84,7 +89,7 @@ export class RunReport {
     { isTold = !untold.has(event) }: { readonly isTold?: boolean } = {},
   ): void {
     const { lease, isJson, write } = this.#options
-    if (this.isQuiet && !needed.has(event)) return
+    if (this.isQuiet && !explainsCode(event, facts)) return
     if (isJson === true) {
       write(`${JSON.stringify({ event, time: new Date().toISOString(), lease, ...facts, message })}\n`)
     } else if (isTold) {

@@ -172,11 +172,15 @@ export class Run {
     // Unless a signal has come before the command was started.
     guard.stopped.throwIfAborted()
     const ended = code ?? exitCode.failed
-    this.#report.tell('released', `gave back ${which}`, {
-      token,
-      outcome: isReleased ? 'released' : 'unknown',
-      exitCode: ended,
-    })
+    this.#report.tell(
+      'released',
+      isReleased ? `gave back ${which}` : `the command is gone; ${which} was not given back`,
+      {
+        token,
+        outcome: isReleased ? 'released' : 'unknown',
+        exitCode: ended,
+      },
+    )
     return ended
   }
 

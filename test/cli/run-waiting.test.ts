@@ -81,13 +81,17 @@ describe('a run that waits', () => {
     expect(await bench.run([name], ['true'])).toMatchObject({ code: 0 })
   })
 
-  test('that is skipped says so', async () => {
+  test('that is skipped says so, unless it is to be quiet', async () => {
     const name = bench.newName()
     const holder = await database.open()
     await holder.acquire(name)
-    const result = await bench.run([name, '--no-wait', '--on-conflict', 'skip'], ['true'])
+    const skipping = [name, '--no-wait', '--on-conflict', 'skip']
+    const result = await bench.run(skipping, ['true'])
     expect(result).toMatchObject({ code: 0, stdout: '' })
     expect(result.stderr).toContain('The command is skipped')
+    const quiet = { code: 0, stdout: '', stderr: '' }
+    expect(await bench.run([...skipping, '--quiet'], ['true'])).toMatchObject(quiet)
+    expect(await bench.run([...skipping, '--quiet', '--json'], ['true'])).toMatchObject(quiet)
   })
 })
 
