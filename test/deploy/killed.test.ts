@@ -1,0 +1,64 @@
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { migrated, Recipes } from './application.ts'
+import { cases, tools } from './tools.ts'
+
+let recipes: Recipes
+beforeAll(async () => {
+  recipes = await Recipes.make()
+})
+afterAll(() => recipes?.[Symbol.asyncDispose]())
+
+describe.each(cases)('$name', ({ tool, reason }) => {
+  test.skipIf(reason !== undefined)(
+    'killed in a migration, and in the next deploy in a concurrent index: the one after it completes',
+    async () => {
+      const application = await recipes.application(tool)
+      const atOrders = await application.holdAtOrders()
+      const atIndex = await application.holdAtIndex()
+      const first = application.deploy(tool, { options: '--ttl 1s' })
+      const migrating = await application.stopped(first, 'orders')
+      first.signal('SIGKILL')
+      // The server notices, although what it waits for is still locked.
+      await application.untilGone(migrating)
+      expect(await application.schema()).toEqual({ orders: false, country: false, index: 'none' })
+      expect(await application.history(tool)).toEqual([])
+
+      await application.recover(tool, 'orders')
+      const second = application.deploy(tool, { options: '--ttl 1s' })
+      await application.stopped(second, 'orders')
+      await atOrders.query('rollback')
+      const building = await application.stopped(second, 'index')
+      second.signal('SIGKILL')
+      await application.untilGone(building)
+      expect(await application.schema()).toEqual({ orders: true, country: true, index: 'invalid' })
+      expect(await application.history(tool)).toEqual(tool.migrations.slice(0, 1))
+
+      await atIndex.query('rollback')
+      await application.recover(tool, 'index')
+      expect(await application.deploy(tool).closed).toMatchObject({ code: 0 })
+      expect(await application.schema()).toEqual(migrated)
+      expect(await application.history(tool)).toEqual(tool.migrations)
+    },
+  )
+})
+
+describe("knex's own lock", () => {
+  const knex = tools.find(({ name }) => name === 'knex')!
+
+  test('stays behind when the command is killed outside of a transaction, and the recipe frees it', async () => {
+    const application = await recipes.application(knex)
+    const atIndex = await application.holdAtIndex()
+    const first = application.deploy(knex)
+    const building = await application.stopped(first, 'index')
+    process.kill(first.command('knex'), 'SIGKILL')
+    expect(await first.closed).toMatchObject({ code: 137 })
+    await application.untilGone(building)
+    await atIndex.query('rollback')
+
+    const plain = await application.start(knex, 'fencepost run deploy -- knex migrate:latest').closed
+    expect(plain).toMatchObject({ code: 1, output: expect.stringContaining('already locked') })
+    expect(await application.deploy(knex).closed).toMatchObject({ code: 0 })
+    expect(await application.schema()).toEqual(migrated)
+    expect(await application.history(knex)).toEqual(knex.migrations)
+  })
+})
