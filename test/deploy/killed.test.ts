@@ -23,6 +23,10 @@ describe.each(cases)('$name', ({ tool, reason }) => {
       expect(await application.schema()).toEqual({ orders: false, country: false, index: 'none' })
       expect(await application.history(tool)).toEqual([])
 
+      if (tool.recovery !== undefined) {
+        const refused = { code: 1, output: expect.stringContaining(tool.recovery.needed) }
+        expect(await application.deploy(tool).closed).toMatchObject(refused)
+      }
       await application.recover(tool, 'orders')
       const second = application.deploy(tool, { options: '--ttl 1s' })
       await application.stopped(second, 'orders')
@@ -31,6 +35,8 @@ describe.each(cases)('$name', ({ tool, reason }) => {
       second.signal('SIGKILL')
       await application.untilGone(building)
       expect(await application.schema()).toEqual({ orders: true, country: true, index: 'invalid' })
+      const leftBehind = await application.database.query(recipes.file('invalid-indexes.sql'))
+      expect(leftBehind).toEqual([{ index: 'customers_email', table: 'customers' }])
       expect(await application.history(tool)).toEqual(tool.migrations.slice(0, 1))
 
       await atIndex.query('rollback')
@@ -61,4 +67,23 @@ describe("knex's own lock", () => {
     expect(await application.schema()).toEqual(migrated)
     expect(await application.history(knex)).toEqual(knex.migrations)
   })
+})
+
+test('without the setting of the role, what a killed deploy holds on the server stays', async () => {
+  const tool = tools.find(({ name }) => name === 'node-pg-migrate')!
+  const application = await recipes.application(tool)
+  const atOrders = await application.holdAtOrders()
+  const env = { PGOPTIONS: '-c client_connection_check_interval=0' }
+  const first = application.deploy(tool, { options: '--ttl 1s', env })
+  const migrating = await application.stopped(first, 'orders')
+  first.signal('SIGKILL')
+  const second = await application.deploy(tool).closed
+  expect(second).toMatchObject({
+    code: 1,
+    output: expect.stringContaining('Another migration is already running'),
+  })
+  await atOrders.query('rollback')
+  await application.untilGone(migrating)
+  expect(await application.deploy(tool).closed).toMatchObject({ code: 0 })
+  expect(await application.history(tool)).toEqual(tool.migrations)
 })

@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { Fencepost } from '../../src/index.ts'
 import { PgBouncer, pgbouncerReason } from '../support/pgbouncer.ts'
 import { migrated, Recipes } from './application.ts'
 import { tools } from './tools.ts'
@@ -25,6 +26,17 @@ describe.skipIf(reason !== undefined).each([why])('behind PgBouncer in transacti
     expect(await application.deploy(tool, { env, isFenced: false }).closed).toMatchObject({ code: 0 })
     expect(await application.schema()).toEqual(migrated)
     expect(await application.history(tool)).toEqual(tool.migrations)
+  })
+
+  test('the lease may be taken through the pooler by a deploy whose tool is fenced at the server itself', async () => {
+    const tool = tools.find(({ name }) => name === 'umzug')!
+    const application = await recipes.application(tool)
+    const connectionString = application.database.url
+    await Fencepost.protectSchema('public', { connectionString, lease: 'deploy' })
+    await using bouncer = await PgBouncer.start(application.url)
+    const env = { FENCEPOST_DATABASE_URL: bouncer.url }
+    expect(await application.deploy(tool, { env }).closed).toMatchObject({ code: 0 })
+    expect(await application.schema()).toEqual(migrated)
   })
 
   const locking = [

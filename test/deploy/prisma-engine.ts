@@ -25,7 +25,7 @@ interface WebAssemblyOfNode {
   instantiate(
     code: Uint8Array,
     imports: object,
-  ): Promise<{ instance: { exports: { __wbindgen_start(): void } } }>
+  ): Promise<{ instance: { exports: { readonly __wbindgen_start: () => void } } }>
 }
 
 const { values, positionals } = parseArgs({
@@ -53,18 +53,20 @@ async function start(): Promise<Engine> {
   const require = createRequire(import.meta.url)
   const binding = require('@prisma/schema-engine-wasm/schema_engine_bg') as Binding
   const utils = createRequire(require.resolve('@prisma/adapter-pg'))('@prisma/driver-adapter-utils') as {
-    bindMigrationAwareSqlAdapterFactory(factory: object): object
+    readonly bindMigrationAwareSqlAdapterFactory: (factory: object) => object
   }
   const file = require.resolve('prisma/package.json').replace('package.json', 'build/schema_engine_bg.wasm')
   const { WebAssembly } = globalThis as unknown as { WebAssembly: WebAssemblyOfNode }
   const { instance } = await WebAssembly.instantiate(await readFile(file), {
     './schema_engine_bg.js': binding,
   })
-  binding.__wbg_set_wasm(instance.exports)
-  instance.exports.__wbindgen_start()
+  const { __wbg_set_wasm: setExports, SchemaEngine } = binding
+  const { __wbindgen_start: startModule } = instance.exports
+  setExports(instance.exports)
+  startModule()
   const factory = new WholeScripts({ connectionString: url, max: 1 })
   const adapter = utils.bindMigrationAwareSqlAdapterFactory(factory)
-  return binding.SchemaEngine.new({ datamodels: undefined }, () => {}, adapter)
+  return SchemaEngine.new({ datamodels: undefined }, () => {}, adapter)
 }
 
 const engine = await start()

@@ -12,7 +12,7 @@ export interface Tool {
   /** It does not print why it has failed. */
   readonly isSilent?: boolean
   /** What its recipe runs once, for a database that has tables already. */
-  readonly baseline?: string
+  readonly baseline?: string | undefined
   /** What has to be run by hand after a deploy that has failed in either migration, and what the next one says until it was. */
   readonly recovery?: { readonly orders: string; readonly index: string; readonly needed: string }
   /** What is special in its environment here. */
