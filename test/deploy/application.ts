@@ -14,6 +14,8 @@ const password = 'secret'
 export class Recipes implements AsyncDisposable {
   readonly document: Document
   readonly project: UserProject
+  /** Whether a server of this version looks if the client of a busy session is still there. */
+  hasConnectionCheck = false
   readonly role = `deploy_${randomBytes(4).toString('hex')}`
 
   private constructor(document: Document, project: UserProject) {
@@ -25,7 +27,12 @@ export class Recipes implements AsyncDisposable {
     const document = await Document.read('docs/migrations.md')
     const recipes = new Recipes(document, await UserProject.make(document.files))
     await recipes.#asSuperuser(`create role ${recipes.role} login password '${password}'`)
-    await recipes.#asSuperuser(recipes.file('role.sql').replaceAll('deploy', recipes.role))
+    const [row] = await recipes.#asSuperuser(
+      `select from pg_settings where name = 'client_connection_check_interval'`,
+    )
+    recipes.hasConnectionCheck = row !== undefined
+    if (recipes.hasConnectionCheck)
+      await recipes.#asSuperuser(recipes.file('role.sql').replaceAll('deploy', recipes.role))
     return recipes
   }
 
@@ -60,11 +67,11 @@ export class Recipes implements AsyncDisposable {
     await this.#asSuperuser(`drop role ${this.role}`)
   }
 
-  async #asSuperuser(statement: string): Promise<void> {
+  async #asSuperuser(statement: string): Promise<unknown[]> {
     const client = new Client({ connectionString: inject('serverUrl') })
     await client.connect()
     try {
-      await client.query(statement)
+      return (await client.query(statement)).rows
     } finally {
       await client.end()
     }

@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { Fencepost } from '../../src/index.ts'
-import { migrated, Recipes } from './application.ts'
-import { cases } from './tools.ts'
+import { type Application, migrated, Recipes } from './application.ts'
+import { type Tool, cases, tools } from './tools.ts'
 
 let recipes: Recipes
 beforeAll(async () => {
@@ -9,25 +9,33 @@ beforeAll(async () => {
 })
 afterAll(() => recipes?.[Symbol.asyncDispose]())
 
-describe.each(cases)('$name on a protected schema', ({ tool, reason }) => {
-  test.skipIf(reason !== undefined)(
-    'is refused without --fence, and migrates with it until the lease is taken away',
-    async () => {
-      const application = await recipes.application(tool)
-      const { database } = application
-      await Fencepost.protectSchema('public', { connectionString: database.url, lease: 'deploy' })
-      const bare = await application.deploy(tool, { isFenced: false }).closed
-      expect(bare.code).not.toBe(0)
-      if (tool.isSilent !== true) expect(bare.output).toContain('carries no fence')
-      const untouched = { orders: false, country: false, index: 'none' }
-      expect(await application.schema()).toEqual(untouched)
+/** An application whose schema is changed under the lease of its deploys only. */
+async function protectedApplication(tool: Tool): Promise<Application> {
+  const application = await recipes.application(tool)
+  const connectionString = application.database.url
+  await Fencepost.protectSchema('public', { connectionString, lease: 'deploy' })
+  return application
+}
 
-      await application.recover(tool, 'orders')
+describe.each(cases)('$name on a protected schema', ({ tool, reason }) => {
+  test.skipIf(reason !== undefined)('is refused without its fence', async () => {
+    const application = await protectedApplication(tool)
+    const { code, output } = await application.deploy(tool, { isFenced: false }).closed
+    expect(code).not.toBe(0)
+    if (tool.isSilent !== true) expect(output).toContain('carries no fence')
+    expect(await application.schema()).toEqual({ orders: false, country: false, index: 'none' })
+    expect(await application.history(tool)).toEqual([])
+  })
+
+  test.skipIf(reason !== undefined)(
+    'migrates with it until the lease is taken away, which it is not in a transaction',
+    async () => {
+      const application = await protectedApplication(tool)
       const atOrders = await application.holdAtOrders()
       const atIndex = await application.holdAtIndex()
       const stale = application.deploy(tool)
       await application.stopped(stale, 'orders')
-      const operator = await database.open()
+      const operator = await application.database.open()
       const { token } = (await operator.describe('deploy'))!
       // Nobody can take the lease away in the middle of a migration that is in a transaction.
       const release = (): Promise<{ outcome: string }> =>
@@ -49,4 +57,25 @@ describe.each(cases)('$name on a protected schema', ({ tool, reason }) => {
       expect(await application.history(tool)).toEqual(tool.migrations)
     },
   )
+})
+
+test('a deploy whose wrapper is stopped is refused when the next one has the lease, and that one completes', async () => {
+  const tool = tools.find(({ name }) => name === 'umzug')!
+  const application = await protectedApplication(tool)
+  const atIndex = await application.holdAtIndex()
+  const stale = application.deploy(tool, { options: '--ttl 1s' })
+  const building = await application.stopped(stale, 'index')
+  stale.signal('SIGSTOP')
+  const next = application.deploy(tool)
+  await next.until('its wait for the table', async () =>
+    (await application.waiting()).some((pid) => pid !== building),
+  )
+  await atIndex.query('rollback')
+  await application.untilGone(building)
+  expect(await next.closed).toMatchObject({ code: 0 })
+  stale.signal('SIGCONT')
+  const refused = { code: 70, output: expect.stringMatching(/token \d+ of lease "deploy" is stale/) }
+  expect(await stale.closed).toMatchObject(refused)
+  expect(await application.schema()).toEqual(migrated)
+  expect(await application.history(tool)).toEqual(tool.migrations)
 })
