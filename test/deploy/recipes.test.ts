@@ -54,3 +54,11 @@ test('the recipe of Prisma puts the fence into the URL that it gives to its engi
   expect(searchParams.get('options')).toMatch(/^-c fencepost\.fence=\d+:[0-9a-f-]{36}:deploy$/)
   expect(searchParams.get('sslmode')).toBe('disable')
 })
+
+test('TypeORM refuses in its default mode what its recipe has for a concurrent index', async () => {
+  const { tool } = cases.find(({ name }) => name === 'typeorm')!
+  const application = await recipes.application(tool)
+  const end = await application.start(tool, 'typeorm migration:run --dataSource data-source.js').closed
+  expect(end).toMatchObject({ code: 1, output: expect.stringContaining('CustomersEmail1764460800002') })
+  expect(await application.history(tool)).toEqual([])
+})
