@@ -1,4 +1,5 @@
-import { existsSync, readdirSync } from 'node:fs'
+import { execFileSync } from 'node:child_process'
+import { readdirSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { dirname } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -62,7 +63,7 @@ const require = createRequire(import.meta.url)
  */
 function engine(): { readonly path?: string; readonly reason?: string } {
   const given = process.env['PRISMA_SCHEMA_ENGINE_BINARY']
-  if (given !== undefined && existsSync(given)) return { path: given }
+  if (given !== undefined && isEngine(given)) return { path: given }
   const engines = dirname(
     createRequire(require.resolve('prisma/package.json')).resolve('@prisma/engines/package.json'),
   )
@@ -74,6 +75,15 @@ function engine(): { readonly path?: string; readonly reason?: string } {
     return {
       reason: 'Prisma has not downloaded its schema engine, and @prisma/schema-engine-wasm is not installed',
     }
+  }
+}
+
+/** The variable may also name any program, to keep Prisma from downloading one. */
+function isEngine(program: string): boolean {
+  try {
+    return execFileSync(program, ['--version'], { encoding: 'utf8' }).includes('schema-engine')
+  } catch {
+    return false
   }
 }
 
