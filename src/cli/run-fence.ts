@@ -10,10 +10,15 @@ export function fencedEnvironment(lease: Lease): Record<string, string> {
   return { PGOPTIONS: pgOptionsWith(lease.term) }
 }
 
+/** Where the command is likely to write: most programs take DATABASE_URL, and FENCEPOST_DATABASE_URL may be another way. */
+export function urlOfCommand(own: string): string {
+  const url = process.env['DATABASE_URL']
+  return url !== undefined && /^postgres(ql)?:/.test(url) ? url : own
+}
+
 /**
  * Why the fence does not get through to the server by way of this URL; undefined when it does, or when nothing can be said. It
- * is asked while the command runs, over a connection of its own: the command may use another URL, and what it is told
- * when it connects nobody else hears.
+ * is asked while the command runs, over a connection of its own: what the command is told when it connects nobody else hears.
  */
 export async function whyUnfenced(url: string, lease: Lease): Promise<string | undefined> {
   const client = new Client({

@@ -7,7 +7,7 @@ import { type Fencepost, openOn } from '../fencepost.ts'
 import type { Lease } from '../fence/lease.ts'
 import { exitCode } from './exit-code.ts'
 import { signalCode } from './process-group.ts'
-import { fencedEnvironment, whyUnfenced } from './run-fence.ts'
+import { fencedEnvironment, urlOfCommand, whyUnfenced } from './run-fence.ts'
 import { type RunSettings, spoken } from './run-options.ts'
 import type { RunReport } from './run-report.ts'
 import { WaitingWatch } from './run-waiting.ts'
@@ -200,7 +200,7 @@ export class Run {
   }
 
   async #warnUnlessFenced(lease: Lease): Promise<void> {
-    const reason = await whyUnfenced(this.#url, lease)
+    const reason = await whyUnfenced(urlOfCommand(this.#url), lease)
     if (reason !== undefined) this.#report.warn(`--fence: ${reason}`)
   }
 

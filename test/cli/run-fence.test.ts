@@ -2,7 +2,7 @@ import { execFileSync } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { beforeAll, describe, expect, test } from 'vitest'
 import { Fencepost } from '../../src/index.ts'
-import { Cli, eventually } from '../support/cli.ts'
+import { Cli, type CliResult, eventually, runCli } from '../support/cli.ts'
 import { PgBouncer, pgbouncerReason } from '../support/pgbouncer.ts'
 import { RunBench } from './run-bench.ts'
 
@@ -140,6 +140,16 @@ describe.skipIf(pgbouncerReason() !== undefined)('run --fence by way of a pooler
     expect(loud.stderr).toContain(warning)
     const quiet = await bench.run([bench.newName(), '--fence', '--quiet'], ['true'], bouncer.url)
     expect(quiet).toMatchObject({ code: 0, stdout: '', stderr: '' })
+  })
+
+  test('warns of the way that the command goes, not of its own', async () => {
+    await using bouncer = await PgBouncer.start(database.url)
+    const { url } = database
+    const to = async (own: string, commands: string): Promise<CliResult> =>
+      runCli(['run', bench.newName(), '--fence', '--', 'true'], { url: own, env: { DATABASE_URL: commands } })
+    expect(await to(bouncer.url, url)).toMatchObject({ code: 0, stderr: '' })
+    expect((await to(url, bouncer.url)).stderr).toContain('refuses connections with the fence')
+    expect(await to(url, 'mysql://db.example/shop')).toMatchObject({ code: 0, stderr: '' })
   })
 })
 

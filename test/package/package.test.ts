@@ -151,7 +151,8 @@ describe('the packed library, installed in an empty project with pg and kysely',
       expect.arrayContaining(['LICENSE', 'README.md', 'CHANGELOG.md', 'dist/index.js', 'dist/index.d.ts']),
     )
     expect(files).toContainEqual(expect.stringMatching(/^migrations\/0001_.*\.sql$/))
-    const isExpected = /^(dist\/.*\.(js|d\.ts)|migrations\/.*\.sql|docs\/.*\.md|examples\/.*|package\.json|[A-Z]+(\.md)?)$/
+    const isExpected =
+      /^(dist\/.*\.(js|d\.ts)|migrations\/.*\.sql|docs\/.*\.md|examples\/.*|package\.json|[A-Z]+(\.md)?)$/
     expect(files.filter((file) => !isExpected.test(file))).toEqual([])
   })
 
