@@ -1,6 +1,8 @@
 import { readFileSync } from 'node:fs'
 import { Command } from 'commander'
+import { withoutPasswords } from '../hidden-passwords.ts'
 import type { Invocation } from './invocation.ts'
+import { helpWidth } from './manual.ts'
 
 type Define = (program: Command, invocation: Invocation) => void
 
@@ -33,24 +35,22 @@ export async function buildProgram(invocation: Invocation): Promise<Command> {
     .description('Leases and fencing tokens on PostgreSQL, enforced by the database.')
     .version(version())
     .exitOverride()
+    // An error repeats what was wrong, which may be a URL in the wrong place.
+    .configureOutput({ writeErr: (text) => void process.stderr.write(withoutPasswords(text)) })
+    .configureHelp({ helpWidth: helpWidth() })
     .showHelpAfterError('(--help tells more)')
-    .addHelpText('after', help)
   const named = chapters.filter(({ commands }) => commands.includes(invocation.subcommand ?? ''))
   const defines = await Promise.all((named.length > 0 ? named : chapters).map((chapter) => chapter.load()))
   for (const define of defines) define(program, invocation)
+  if (named.length > 0) return program
+  const { overview } = await import('./overview.ts')
   return program
+    .commandsGroup('Help:')
+    .helpCommand('help [command...]', 'the help of a command, as its --help')
+    .addHelpText('after', overview)
 }
 
 function version(): string {
   const file = readFileSync(new URL('../../../package.json', import.meta.url), 'utf8')
   return (JSON.parse(file) as { version: string }).version
 }
-
-const help = `
-Examples:
-  fencepost migrate --database-url postgres://app@db.example/app
-  fencepost run nightly-import --wait 10m -- node import.js
-  fencepost demo
-
-The database: --database-url, else FENCEPOST_DATABASE_URL, else DATABASE_URL; or --local.
-Exit codes: 0 done, 1 failed, 3 not there, 64 wrong usage, 69 the database cannot be used; "run" has more.`
