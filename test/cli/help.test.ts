@@ -28,6 +28,7 @@ const commands = [
   'local stop',
   'local status',
   'local url',
+  'completion',
 ]
 const askTheDatabase = commands.filter((command) => !/^(demo|local|completion)/.test(command))
 const pages = new Map<string, string>()

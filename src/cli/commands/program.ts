@@ -27,6 +27,7 @@ const chapters: readonly Chapter[] = [
     load: async () => (await import('./wall.ts')).defineWallCommands,
   },
   { commands: ['demo', 'local'], load: async () => (await import('./local.ts')).defineLocalCommands },
+  { commands: ['completion'], load: async () => (await import('./shell.ts')).defineShellCommands },
 ]
 
 /** The parser, with the command that this call is about, or with all of them where it is not plain which. */
