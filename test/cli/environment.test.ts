@@ -2,7 +2,7 @@ import { readFileSync, readdirSync } from 'node:fs'
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { beforeAll, describe, expect, onTestFinished, test } from 'vitest'
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest'
 import { Fencepost } from '../../src/index.ts'
 import { environmentUrl } from '../../src/database/connect-options.ts'
 import { withoutPasswords } from '../../src/cli/hidden-passwords.ts'
@@ -13,14 +13,13 @@ import { Terminal, hasTerminal } from '../support/terminal.ts'
 const database = useDatabase()
 /** What must never be seen. */
 const secret = 'Geheim-4711'
-const user = 'fencepost_secretive'
+const user = `secretive_${process.pid}`
 
 beforeAll(async () => {
-  await database.query(`do $$ begin
-    create role ${user} login password '${secret}'; exception when duplicate_object then null; end $$`)
-  await database.query(`grant usage on schema fencepost to ${user}`)
+  await database.query(`create role ${user} login password '${secret}'`)
   await Fencepost.migrate({ connectionString: database.url, grantTo: [user] })
 })
+afterAll(() => database.query(`drop owned by ${user}; drop role ${user}`))
 
 /** The database as the variables of PostgreSQL name it. */
 function variables(url: string): Record<string, string> {
