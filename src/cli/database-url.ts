@@ -1,4 +1,5 @@
 import { Client } from 'pg'
+import { environmentUrl, serviceHint } from '../database/connect-options.ts'
 import { FencepostError, InvalidArgumentError } from '../errors.ts'
 
 export interface DatabaseOptions {
@@ -27,13 +28,13 @@ export async function databaseUrl(options: DatabaseOptions): Promise<string> {
       })
     }
   }
-  const found = url ?? (process.env['FENCEPOST_DATABASE_URL'] || process.env['DATABASE_URL'])
+  const found = url ?? environmentUrl()
   if (found === undefined || found === '') {
     throw new InvalidArgumentError(
       '--database-url',
       undefined,
-      'no database is named: give --database-url, set FENCEPOST_DATABASE_URL or DATABASE_URL, or use --local for ' +
-        "this machine's own server",
+      'no database is named: give --database-url, set FENCEPOST_DATABASE_URL, DATABASE_URL, or PGHOST or PGDATABASE' +
+        `${serviceHint()}, or use --local for this machine's own server`,
     )
   }
   assertReadable(found)

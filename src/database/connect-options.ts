@@ -3,10 +3,33 @@ import { InvalidArgumentError } from '../errors.ts'
 
 /** Where the leases live. */
 export interface ConnectOptions {
-  /** A `postgres://` URL. Default: the environment variable FENCEPOST_DATABASE_URL, else DATABASE_URL. */
+  /**
+   * A `postgres://` URL. Default: the environment variable FENCEPOST_DATABASE_URL, else DATABASE_URL, else what PGHOST or
+   * PGDATABASE name. What a URL leaves open `pg` takes from PGHOST, PGPORT, PGUSER, PGPASSWORD, PGDATABASE and PGSSLMODE, and
+   * the password also from PGPASSFILE or ~/.pgpass.
+   */
   readonly connectionString?: string | undefined
   /** Settings for `pg` (host, port, user, password, ssl …), instead of or beside the URL. */
   readonly connection?: ClientConfig | undefined
+}
+
+/** Everything from the variables of PostgreSQL: what libpq and `pg` make of a URL that names nothing. */
+const fromVariables = 'postgres://'
+
+/**
+ * The database that the environment names: FENCEPOST_DATABASE_URL, else DATABASE_URL, else PGHOST or PGDATABASE, as a URL
+ * that leaves all to the latter. PGUSER, PGPASSWORD and PGSERVICE name none: the first two are often there for other
+ * programs, and `pg` does not read the last.
+ */
+export function environmentUrl(env: NodeJS.ProcessEnv = process.env): string | undefined {
+  const url = env['FENCEPOST_DATABASE_URL'] || env['DATABASE_URL']
+  if (url !== undefined && url !== '') return url
+  return env['PGHOST'] || env['PGDATABASE'] ? fromVariables : undefined
+}
+
+/** Follows where no database is named, for those who have one in a service file. */
+export function serviceHint(env: NodeJS.ProcessEnv = process.env): string {
+  return env['PGSERVICE'] ? ' (PGSERVICE is set, but pg does not read service files)' : ''
 }
 
 /**
@@ -16,16 +39,13 @@ export interface ConnectOptions {
  */
 export function connectionConfig(options: ConnectOptions): ClientConfig {
   const { connectionString, connection } = options
-  const url =
-    connectionString ??
-    (connection === undefined
-      ? process.env['FENCEPOST_DATABASE_URL'] || process.env['DATABASE_URL'] || undefined
-      : undefined)
+  const url = connectionString ?? (connection === undefined ? environmentUrl() : undefined)
   if (url === undefined && connection === undefined) {
     throw new InvalidArgumentError(
       'connectionString',
       url,
-      'no database is named: pass connectionString, or set FENCEPOST_DATABASE_URL or DATABASE_URL',
+      'no database is named: pass connectionString, or set FENCEPOST_DATABASE_URL, DATABASE_URL, or PGHOST or PGDATABASE' +
+        serviceHint(),
     )
   }
   if (url !== undefined && !isDatabaseUrl(url)) {

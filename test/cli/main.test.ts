@@ -6,33 +6,6 @@ const manifest = JSON.parse(readFileSync(new URL('../../package.json', import.me
   version: string
 }
 
-test.for([
-  [],
-  ['migrate'],
-  ['ls'],
-  ['watch'],
-  ['show'],
-  ['release'],
-  ['holders'],
-  ['raise-tokens'],
-  ['purge'],
-  ['run'],
-  ['demo'],
-  ['local'],
-  ['local', 'start'],
-  ['local', 'stop'],
-  ['local', 'status'],
-  ['local', 'url'],
-])('the help of "fencepost %s" has an example', async (command) => {
-  const result = await runCli([...command, '--help'])
-  expect(result).toMatchObject({ code: 0, stderr: '' })
-  expect(result.stdout).toMatch(new RegExp(`Examples?:\\n.*fencepost ${command.join(' ')}`))
-})
-
-test('"fencepost help run" is the help of run', async () => {
-  expect(await runCli(['help', 'run'])).toEqual(await runCli(['run', '--help']))
-})
-
 test('the help of run names each of its exit codes', async () => {
   const { stdout } = await runCli(['run', '--help'])
   for (const code of ['128+n', '126', '127', '64', '69', '70', '75']) expect(stdout).toContain(code)

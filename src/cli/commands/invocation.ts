@@ -9,7 +9,10 @@ export class Invocation {
   readonly command: readonly string[]
   code: number = exitCode.done
 
-  constructor(argv: readonly string[]) {
+  constructor(given: readonly string[]) {
+    // "help local start" is "local start --help". For one word the parser has its own way, with a hint when it is wrong.
+    const argv =
+      given[2] === 'help' && given.length > 4 ? [...given.slice(0, 2), ...given.slice(3), '--help'] : given
     const dashes = argv[2] === 'run' ? argv.indexOf('--') : -1
     this.own = dashes < 0 ? argv : argv.slice(0, dashes)
     this.command = dashes < 0 ? [] : argv.slice(dashes + 1)
@@ -31,6 +34,9 @@ export class Invocation {
 /** For a command that talks to the database. */
 export function withDatabase(subcommand: Command): Command {
   return subcommand
-    .option('--database-url <url>', 'the PostgreSQL database that holds the leases')
+    .option(
+      '--database-url <url>',
+      'the PostgreSQL that has the leases: postgres://user@host:port/database. Rather name it in the environment, above all with a password',
+    )
     .option('--local', "use this machine's own server, started when needed (see: fencepost local)")
 }

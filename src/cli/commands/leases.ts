@@ -1,5 +1,9 @@
-import type { Command } from 'commander'
+import { type Command } from 'commander'
 import { type Invocation, withDatabase } from './invocation.ts'
+import { databaseManual } from './manual.ts'
+
+const looking = 'Looking at leases:'
+const operating = 'Operating:'
 
 /** Which leases a command is about. */
 function withSelection(subcommand: Command): Command {
@@ -12,80 +16,103 @@ function withSelection(subcommand: Command): Command {
 }
 
 export function defineLeaseCommands(program: Command, invocation: Invocation): void {
-  withSelection(program.command('ls'))
+  defineLooking(program, invocation)
+  defineOperating(program, invocation)
+}
+
+function defineLooking(program: Command, invocation: Invocation): void {
+  const ls = withSelection(program.command('ls').helpGroup(looking))
+    .summary('list the leases, and who waits for each')
     .description(
-      'List the leases (name, token, state, holder, since, time left) and, below each, who waits for it in line.',
+      'List the leases (name, token, state, holder, since, time left) and, below each, who waits for it in line. On a terminal the columns are cut to fit; in a pipe nothing is.',
     )
-    .option('--watch [interval]', 'go on, as "fencepost watch" does')
+    .option(
+      '--watch [interval]',
+      'go on, as "fencepost watch" does, with a look every so often: 100ms to 1h (default: 1s)',
+    )
     .option(
       '--json',
       'print JSON: an array of {name, token, state, holder, host, pid, since, remainingMs, sequence, waiters}',
-    )
-    .addHelpText(
-      'after',
-      `
-On a terminal the columns are cut to fit; in a pipe nothing is. Exit codes: 0 also when nothing matches, 64 wrong usage,
-69 the database cannot be used.
-
-Examples:
-  fencepost ls 'deploy/*' --state held,draining --sort since
-  fencepost ls --json | jq -r '.[] | select(.state == "held") | .name'`,
     )
     .action(
       invocation.report(async (pattern: string | undefined, options: never) =>
         (await import('../ls.ts')).runLs(pattern, options),
       ),
     )
+  databaseManual(ls, {
+    exitCodes: [['0', 'listed, also when nothing matches']],
+    examples: [
+      "fencepost ls 'deploy/*' --state held,draining --sort since",
+      `fencepost ls --json | jq -r '.[] | select(.state == "held") | .name'`,
+    ],
+  })
 
-  withSelection(program.command('watch'))
+  const watch = withSelection(program.command('watch').helpGroup(looking))
+    .summary('watch the leases live')
     .description('Watch the leases live: a table on a terminal, one line of JSON per change in a pipe.')
-    .option('--interval <duration>', 'time between two looks, at least 100ms (default: 1s)')
+    .option('--interval <duration>', 'time between two looks, 100ms to 1h (default: 1s)')
     .option('--json', 'one line of JSON per change also on a terminal: {at, event, lease}')
-    .addHelpText(
-      'after',
-      `
-The event is present (at the first look), appeared, changed or gone; the lease is as in "ls --json". What begins and ends
-between two looks is not seen. It goes on through an outage of the database, and says so.
-
-Exit codes: 0 ended by INT, TERM or HUP, or nobody reads it any more; 64 wrong usage; 69 the database cannot be used.
-
-Examples:
-  fencepost watch 'deploy/*'
-  fencepost watch --json | jq -r '"\\(.at) \\(.event) \\(.lease.name) \\(.lease.state)"'`,
-    )
     .action(
       invocation.report(async (pattern: string | undefined, options: never) =>
         (await import('../watch.ts')).runWatch(pattern, options),
       ),
     )
+  databaseManual(watch, {
+    sections: {
+      'JSON lines': `
+The event is present (at the first look), appeared, changed or gone; the lease is as in "ls --json". What begins and ends
+between two looks is not seen. It goes on through an outage of the database, and says so.`,
+    },
+    exitCodes: [['0', 'ended by INT, TERM or HUP, or nobody reads it any more']],
+    examples: [
+      "fencepost watch 'deploy/*'",
+      String.raw`fencepost watch --json | jq -r '"\(.at) \(.event) \(.lease.name)"'`,
+    ],
+  })
 
-  withDatabase(program.command('show'))
+  const show = withDatabase(program.command('show').helpGroup(looking))
+    .summary('show one lease, with what keeps it')
     .description(
-      'Show one lease: term, holder, who waits, its open fenced transactions, and what was taken away by force.',
+      'Show one lease: term, holder, who waits, its open fenced transactions, and what was taken away by force. The state and the age of transactions of other roles take membership in pg_read_all_stats.',
     )
     .argument('<lease>', 'the name of the lease')
     .option(
       '--json',
       'print JSON: as in "ls --json", with transactions: [{pid, state, role, application, since, ageMs}] and forcedReleases: [{token, holder, host, pid, reason, at, by, cancelled}]',
     )
-    .addHelpText(
-      'after',
-      `
-The state and the age of transactions of other roles take membership in pg_read_all_stats.
-
-Exit codes: 0 shown, 3 the lease is unknown, 64 wrong usage, 69 the database cannot be used.
-
-Example:
-  fencepost show deploy`,
-    )
     .action(
       invocation.report(async (lease: string, options: never) =>
         (await import('../show.ts')).runShow(lease, options),
       ),
     )
+  databaseManual(show, {
+    exitCodes: [
+      ['0', 'shown'],
+      ['3', 'the lease is unknown'],
+    ],
+    examples: ['fencepost show deploy'],
+  })
 
-  withDatabase(program.command('release'))
-    .description('Take a lease away from its holder. The database refuses its writes from that moment on.')
+  const holders = withDatabase(program.command('holders').helpGroup(looking))
+    .summary('list the processes that take part')
+    .description('List who takes part: the processes that hold leases or wait for some, alive or expired.')
+    .option(
+      '--json',
+      'print JSON: an array of {holder, host, pid, meta, state, ttlMs, since, remainingMs, leases, waits}',
+    )
+    .action(invocation.report(async (options: never) => (await import('../holders.ts')).runHolders(options)))
+  databaseManual(holders, {
+    exitCodes: [['0', 'listed, also when there are none']],
+    examples: ['fencepost holders'],
+  })
+}
+
+function defineOperating(program: Command, invocation: Invocation): void {
+  const release = withDatabase(program.command('release').helpGroup(operating))
+    .summary('take a lease away from its holder')
+    .description(
+      'Take a lease away from its holder. The database refuses its writes from that moment on. The first in line is granted the lease with the same commit.',
+    )
     .argument('<lease>', 'the name of the lease')
     .requiredOption(
       '--token <token>',
@@ -104,73 +131,53 @@ Example:
       '--json',
       'print JSON: {outcome, lease, token, holder, host, pid, since, next: {token, holder}, cancelled}; outcome is released, wrong-token, not-held or draining',
     )
-    .addHelpText(
-      'after',
-      `
-The first in line is granted the lease with the same commit. The old holder is not told, and its other leases stay: what it does
-outside the database goes on until it finds out. So stop it as well, if you can. This is for the owner of the schema; see
-docs/operating.md for other roles.
-
-Exit codes: 0 released; 3 nothing was changed, because the lease has another token or nobody holds it; 75 nothing was
-changed, because a fenced transaction is still open; 64 wrong usage; 69 the database cannot be used, or no right.
-
-Example:
-  fencepost release deploy --token 34 --reason 'runner 7 hangs' --cancel`,
-    )
     .action(
       invocation.report(async (lease: string, options: never) =>
         (await import('../release.ts')).runRelease(lease, options),
       ),
     )
+  databaseManual(release, {
+    sections: {
+      Notes: `
+The old holder is not told, and its other leases stay: what it does outside the database goes on until it finds out. So stop it as
+well, if you can. This is for the owner of the schema; see docs/operating.md for other roles.`,
+    },
+    exitCodes: [
+      ['0', 'released'],
+      ['3', 'nothing was changed: the lease has another token, or nobody holds it'],
+      ['75', 'nothing was changed: a fenced transaction is still open'],
+    ],
+    examples: ["fencepost release deploy --token 34 --reason 'runner 7 hangs' --cancel"],
+  })
 
-  withDatabase(program.command('holders'))
-    .description('List who takes part: the processes that hold leases or wait for some, alive or expired.')
-    .option(
-      '--json',
-      'print JSON: an array of {holder, host, pid, meta, state, ttlMs, since, remainingMs, leases, waits}',
+  const raise = withDatabase(program.command('raise-tokens').helpGroup(operating))
+    .summary('lift a token sequence after a partial restore')
+    .description(
+      'After a partial restore: have every token from now on be greater than those on rows. It never lowers them, and may be called again. This is for the owner of the schema.',
     )
-    .addHelpText(
-      'after',
-      '\nExit codes: 0 also when there are none, 64 wrong usage, 69 the database cannot be used.\n\nExample:\n  fencepost holders',
-    )
-    .action(invocation.report(async (options: never) => (await import('../holders.ts')).runHolders(options)))
-
-  withDatabase(program.command('raise-tokens'))
-    .description('After a partial restore: have every token from now on be greater than those on rows.')
     .requiredOption('--above <token>', 'the highest stamp; "fencepost doctor" finds it')
     .option('--sequence <name>', 'the token sequence', 'default')
     .option('--json', 'print JSON: {sequence, lastToken}')
-    .addHelpText(
-      'after',
-      `
-It never lowers them, and may be called again. This is for the owner of the schema.
-
-Exit codes: 0 done, 64 wrong usage, 69 the database cannot be used, or no right.
-
-Example:
-  fencepost raise-tokens --above 4711`,
-    )
     .action(
       invocation.report(async (options: never) =>
         (await import('../raise-tokens.ts')).runRaiseTokens(options),
       ),
     )
+  databaseManual(raise, {
+    exitCodes: [['0', 'done']],
+    examples: ['fencepost raise-tokens --above 4711'],
+  })
 
-  withDatabase(program.command('purge'))
+  const purge = withDatabase(program.command('purge').helpGroup(operating))
+    .summary('forget what is long over')
     .description(
-      'Forget leases that nobody has held for so long, in short transactions. Tokens go on rising.',
+      'Forget leases that nobody has held for so long, and holders and records of forced releases that are older, in short transactions. Tokens go on rising. This is for the owner of the schema.',
     )
     .requiredOption('--older-than <duration>', 'how long, such as 30d')
     .option('--json', 'print JSON: {forgotten}')
-    .addHelpText(
-      'after',
-      `
-Holders and records of forced releases that are older go as well. This is for the owner of the schema.
-
-Exit codes: 0 also when there is nothing to forget, 64 wrong usage, 69 the database cannot be used, or no right.
-
-Example:
-  fencepost purge --older-than 30d`,
-    )
     .action(invocation.report(async (options: never) => (await import('../purge.ts')).runPurge(options)))
+  databaseManual(purge, {
+    exitCodes: [['0', 'done, also when there was nothing to forget']],
+    examples: ['fencepost purge --older-than 30d'],
+  })
 }

@@ -1,8 +1,10 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { Command, CommanderError } from 'commander'
+import { Command } from 'commander'
 import { packageDirectory } from '../../package-directory.ts'
+import { withoutPasswords } from '../hidden-passwords.ts'
 import type { Invocation } from './invocation.ts'
+import { helpWidth } from './manual.ts'
 
 type Define = (program: Command, invocation: Invocation) => void
 
@@ -27,6 +29,7 @@ const chapters: readonly Chapter[] = [
     load: async () => (await import('./wall.ts')).defineWallCommands,
   },
   { commands: ['demo', 'local'], load: async () => (await import('./local.ts')).defineLocalCommands },
+  { commands: ['completion'], load: async () => (await import('./shell.ts')).defineShellCommands },
 ]
 
 /** The parser, with the command that this call is about, or with all of them where it is not plain which. */
@@ -34,28 +37,23 @@ export async function buildProgram(invocation: Invocation): Promise<Command> {
   const program = new Command('fencepost')
     .description('Leases and fencing tokens on PostgreSQL, enforced by the database.')
     .exitOverride()
+    // An error repeats what was wrong, which may be a URL in the wrong place.
+    .configureOutput({ writeErr: (text) => void process.stderr.write(withoutPasswords(text)) })
+    .configureHelp({ helpWidth: helpWidth() })
     .showHelpAfterError('(--help tells more)')
-    .addHelpText('after', help)
-  program.option('-V, --version', 'print the version').on('option:version', () => {
-    process.stdout.write(`${version()}\n`)
-    throw new CommanderError(0, 'commander.version', 'the version was asked for')
-  })
   const named = chapters.filter(({ commands }) => commands.includes(invocation.subcommand ?? ''))
   const defines = await Promise.all((named.length > 0 ? named : chapters).map((chapter) => chapter.load()))
   for (const define of defines) define(program, invocation)
+  if (named.length > 0) return program
+  const { overview } = await import('./overview.ts')
   return program
+    .version(version())
+    .commandsGroup('Help:')
+    .helpCommand('help [command...]', 'the help of a command, as its --help')
+    .addHelpText('after', overview)
 }
 
 function version(): string {
   const file = readFileSync(join(packageDirectory(), 'package.json'), 'utf8')
   return (JSON.parse(file) as { version: string }).version
 }
-
-const help = `
-Examples:
-  fencepost migrate --database-url postgres://app@db.example/app
-  fencepost run nightly-import --wait 10m -- node import.js
-  fencepost demo
-
-The database: --database-url, else FENCEPOST_DATABASE_URL, else DATABASE_URL; or --local.
-Exit codes: 0 done, 1 failed, 3 not there, 64 wrong usage, 69 the database cannot be used; "run" has more.`
