@@ -1,4 +1,5 @@
 import { DatabaseError, type FencepostErrorCode } from '../errors.ts'
+import { tlsAdvice } from './tls-failure.ts'
 
 /**
  * What is known of a request that failed:
@@ -85,7 +86,7 @@ const meanings: Record<string, readonly [FencepostErrorCode, string]> = {
   ],
   '28000': [
     'AUTHENTICATION_FAILED',
-    'the server refused this user from this address. Check the database URL and pg_hba.conf.',
+    'the server refused this user from this address. Check the database URL, with its sslmode and sslcert, and pg_hba.conf.',
   ],
   '3D000': ['DATABASE_UNAVAILABLE', 'the server has no database of that name. Check the database URL.'],
   '25006': [
@@ -103,6 +104,10 @@ export function describeFailure(failure: RequestFailure, action: string): Databa
   const known = failure.sqlState === undefined ? undefined : meanings[failure.sqlState]
   const options = { cause: failure.cause, sqlState: failure.sqlState }
   if (known !== undefined) return new DatabaseError(known[0], `could not ${action}: ${known[1]}`, options)
+  const advice = tlsAdvice(failure.cause)
+  if (advice !== undefined && failure.effect === 'unsent') {
+    return new DatabaseError('DATABASE_UNAVAILABLE', `could not ${action}: ${advice}`, options)
+  }
   if (failure.effect === 'unknown') {
     return new DatabaseError(
       'OUTCOME_UNKNOWN',
