@@ -7,6 +7,7 @@ import { type Fence, type FenceBounds, fenceLiterals, termsOf } from './fence.ts
 import {
   type Phase,
   abortedTransaction,
+  cutOff,
   doubtfulCommit,
   isConnectionLoss,
   termAtFault,
@@ -44,9 +45,12 @@ export class SessionGate {
   #isOver = false
   #isDirect = false
   #isLost = false
+  #loss: unknown
   #isCommitDoubtful = false
   #refusal: FencepostError | undefined
-  readonly #onLoss = (): void => {
+  readonly #onLoss = (error: unknown): void => {
+    // The first one says why.
+    this.#loss ??= error
     this.#isLost = true
   }
   readonly #onNotice = (notice: { routine?: string | undefined }): void => {
@@ -151,6 +155,8 @@ export class SessionGate {
     // So that a tool can clean up after a refusal.
     if (control === 'rollback' && !this.#isOver && !this.#isLost) return this.#ask(...args)
     this.#assertMaySend()
+    // What was not sent cannot be in doubt.
+    if (this.#isLost) throw await this.#refused(this.#asCutOff())
     if (control === 'unclear') throw await this.#refused(controlNotAlone())
     const isOpen = this.#client.getTransactionStatus() !== 'I'
     if (control === 'begin' && !isOpen) return this.#begin(text)
@@ -240,6 +246,16 @@ export class SessionGate {
         )
       }
     })
+  }
+
+  /** A runner that was paused is to hear that the lease is lost, not what became of its session. */
+  #asCutOff(): FencepostError {
+    try {
+      this.#fence.assertHeld?.()
+    } catch (error) {
+      if (error instanceof FencepostError) return error
+    }
+    return cutOff(this.#fence.term, this.#loss)
   }
 
   async #ask(...args: unknown[]): Promise<unknown> {
