@@ -14,6 +14,7 @@ import {
   transactionFailure,
 } from './fence-failure.ts'
 import { callbackOf, isSubmittable, textOf } from './guarded-client.ts'
+import { controlNotAlone, endedInside, notInTransaction } from './session-failure.ts'
 import { tellsOfControl, transactionControl } from './transaction-control.ts'
 
 export interface GateOptions extends FenceBounds {
@@ -318,33 +319,4 @@ function settings(pid: number | 'null'): string {
 function withoutCallback(args: unknown[]): unknown[] {
   if (typeof args.at(-1) === 'function') return args.slice(0, -1)
   return [{ ...(args[0] as object), callback: undefined }, ...args.slice(1)]
-}
-
-function controlNotAlone(): FencepostError {
-  return new FencepostError(
-    'TRANSACTION_ENDED',
-    'in a fenced session BEGIN, COMMIT and ROLLBACK are statements of their own, without AND CHAIN: what follows them in one ' +
-      'text would not be fenced. Nothing of the text was sent.',
-  )
-}
-
-function endedInside({ term }: Fence): FencepostError {
-  return new FencepostError(
-    'TRANSACTION_ENDED',
-    `a text of several statements has ended its fenced transaction itself, under lease "${term.lease}". What it wrote before is ` +
-      'written or rolled back as it said, and what came after in the text was not fenced. Nothing more is sent. Send BEGIN, ' +
-      'COMMIT and ROLLBACK as statements of their own.',
-  )
-}
-
-function notInTransaction(cause: unknown, sqlState: string, isPooled: boolean): DatabaseError {
-  const why = cause instanceof Error ? cause.message : String(cause)
-  return new DatabaseError(
-    'QUERY_FAILED',
-    `a statement can be fenced only in a transaction, where PostgreSQL does not run this one (${why}). It was not carried out. ` +
-      (isPooled
-        ? 'Outside of one it needs a session of its own, which a pooler does not give: connect to PostgreSQL itself.'
-        : 'The option outsideTransactions lets it through after a check of the term.'),
-    { cause, sqlState },
-  )
 }

@@ -417,7 +417,26 @@ describe('what PostgreSQL does not run in a transaction', () => {
     expect(await hasIndex()).toBe(false)
   })
 
-  test('unfenced by the session goes unnoticed; a protected schema refuses it, also when the term ends while it runs', async () => {
+  test('is refused when the term ends after it was tried in a transaction', async () => {
+    const watched = database.newPool()
+    watched.on('connect', (client) => {
+      const query = client.query.bind(client) as (...args: unknown[]) => Promise<unknown>
+      Object.assign(client, {
+        query: async (...args: unknown[]) => {
+          const result = await query(...args)
+          if (args[0] === 'rollback') await steal()
+          return result
+        },
+      })
+    })
+    const stale = fencedSession(paused(), watched, (client) => client.query(index), {
+      outsideTransactions: true,
+    })
+    await expect(stale).rejects.toThrow(StaleTermError)
+    expect(await hasIndex()).toBe(false)
+  })
+
+  test('in a protected schema is refused without the session, and when the term ends while it runs', async () => {
     const stale = paused()
     await Fencepost.protectSchema('public', { connectionString: database.url, lease: lease.name })
     const bare = await database.session()
