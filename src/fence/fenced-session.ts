@@ -11,7 +11,7 @@ export interface FencedSessionOptions extends FenceBounds {
   /**
    * Whether statements that PostgreSQL does not run in a transaction are sent, such as `create index concurrently` or `vacuum`.
    * Their term is checked right before. A pause just then, and a term that ends while the statement runs, go unnoticed, unless
-   * the schema is protected: then the database checks when it begins and when it ends. Not behind a pooler. Default false:
+   * it is DDL in a protected schema: then the database checks when it begins and when it ends. Not behind a pooler. Default false:
    * they are refused, and nothing of them is carried out.
    */
   readonly outsideTransactions?: boolean | undefined
