@@ -452,6 +452,7 @@ describe('what PostgreSQL does not run in a transaction', () => {
     await reader.query('begin')
     await reader.query('lock table notes in row exclusive mode')
     const late = fencedSession(stale, pool, (client) => client.query(index), { outsideTransactions: true })
+    late.catch(() => {})
     const waiting = `select from pg_stat_activity where query = $1 and wait_event_type = 'Lock'`
     await expect.poll(() => database.query(waiting, [index])).toHaveLength(1)
     await steal()

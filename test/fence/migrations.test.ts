@@ -249,7 +249,7 @@ describe.each(tools)('%s', (_, tool) => {
     await blocker.query('begin')
     await blocker.query('lock table first')
     const alter = { name: '0002_alter', sql: 'alter table first add column more integer' }
-    const migrating = tool.fenced({ term }, [first, alter])
+    const migrating = tool.fenced({ term }, [first, alter]).catch((error: unknown) => error)
     const waiting = `select from pg_stat_activity where query like 'alter table first%' and wait_event_type = 'Lock'`
     await expect.poll(() => database.query(waiting)).toHaveLength(1)
     await database.query('select fencepost.end_holder($1)', [term.holderId])
@@ -257,7 +257,7 @@ describe.each(tools)('%s', (_, tool) => {
     expect(await other.tryAcquire('deploy')).toBeNull()
     await blocker.query('rollback')
     // It was in time: its transaction had begun before.
-    const applied = await migrating.catch((error: unknown) => error)
+    const applied = await migrating
     // A tool that gives its own lock back afterwards is refused that.
     if (applied instanceof Error) expect(applied).toBeInstanceOf(HolderExpiredError)
     else expect(applied).toEqual([alter.name])
@@ -339,6 +339,7 @@ describe.each(tools)('%s', (_, tool) => {
         await writer.query('begin')
         await writer.query('lock table first in row exclusive mode')
         const migrating = tool.fenced({ term }, [first, index], outside)
+        migrating.catch(() => {})
         const waiting = `select from pg_stat_activity where query like 'create index conc%' and wait_event_type = 'Lock'`
         await expect.poll(() => database.query(waiting)).toHaveLength(1)
         await steal()
