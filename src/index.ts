@@ -18,6 +18,7 @@ export {
   type FencedTransaction,
   type FencedTransactionOptions,
 } from './fence/fenced-transaction.ts'
+export { fencedSession, type FencedSessionOptions } from './fence/fenced-session.ts'
 export {
   FencedRepository,
   type NewRow,

@@ -20,6 +20,11 @@ export class ClientWatch {
     this.#connection = connection
   }
 
+  /** Undefined when it is of another copy of `pg`, or of no `pg` at all. */
+  get client(): Client | undefined {
+    return this.#client
+  }
+
   get isLost(): boolean | undefined {
     return this.#client === undefined ? undefined : this.#isLost
   }

@@ -58,7 +58,7 @@ function refuseRelease(): never {
   )
 }
 
-function callbackOf(args: unknown[]): ((error: unknown) => void) | undefined {
+export function callbackOf(args: unknown[]): ((error: unknown) => void) | undefined {
   const last = args.at(-1)
   if (typeof last === 'function') return last as (error: unknown) => void
   const [config] = args
@@ -71,7 +71,7 @@ function callbackOf(args: unknown[]): ((error: unknown) => void) | undefined {
 }
 
 /** What sends itself, such as a cursor or a stream. */
-function isSubmittable(statement: unknown): boolean {
+export function isSubmittable(statement: unknown): boolean {
   return (
     typeof statement === 'object' &&
     statement !== null &&
@@ -80,7 +80,7 @@ function isSubmittable(statement: unknown): boolean {
   )
 }
 
-function textOf(statement: unknown): string {
+export function textOf(statement: unknown): string {
   if (typeof statement === 'string') return statement
   return typeof statement === 'object' && statement !== null && 'text' in statement
     ? String(statement.text)

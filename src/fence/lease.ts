@@ -15,6 +15,7 @@ import {
   type FencedTransactionOptions,
   fencedTransaction,
 } from './fenced-transaction.ts'
+import { type FencedSessionOptions, fencedSession } from './fenced-session.ts'
 import { StaleTermError } from '../errors.ts'
 import { HeldLease } from '../lease/held-lease.ts'
 
@@ -54,13 +55,51 @@ export class Lease extends HeldLease implements Fence {
     work: (tx: never) => Promise<T>,
     options?: FencedTransactionOptions,
   ): Promise<T> {
+    return this.#watchingForEnd(
+      fencedTransaction(this, source as Pool, work as (client: PoolClient) => Promise<T>, options),
+    )
+  }
+
+  /**
+   * Runs `work` on a session of the caller's Kysely or `pg` pool in which every write is fenced, although `work` begins and commits
+   * its transactions itself, as a migration tool does: see `fencedSession`, which has what is not guaranteed. The session is closed
+   * afterwards; the Kysely or pool is borrowed and never ended.
+   *
+   * @throws what `fencedSession` throws.
+   * @example
+   * ```ts
+   * import { promises as fs } from 'node:fs'
+   * import path from 'node:path'
+   * import { FileMigrationProvider, Migrator } from 'kysely/migration'
+   *
+   * const provider = new FileMigrationProvider({ fs, path, migrationFolder: path.resolve('migrations') })
+   * await fencepost.withLease('deploy', { wait: '10m' }, (lease) =>
+   *   lease.session(db, async (session) => {
+   *     const { error } = await new Migrator({ db: session, provider }).migrateToLatest()
+   *     if (error !== undefined) throw error
+   *   }),
+   * )
+   * ```
+   */
+  session<DB, T>(
+    db: Kysely<DB>,
+    work: (db: Kysely<DB>) => Promise<T>,
+    options?: FencedSessionOptions,
+  ): Promise<T>
+  session<T>(pool: Pool, work: (client: PoolClient) => Promise<T>, options?: FencedSessionOptions): Promise<T>
+  async session<T>(
+    source: Kysely<unknown> | Pool,
+    work: (session: never) => Promise<T>,
+    options?: FencedSessionOptions,
+  ): Promise<T> {
+    return this.#watchingForEnd(
+      fencedSession(this, source as Pool, work as (client: PoolClient) => Promise<T>, options),
+    )
+  }
+
+  async #watchingForEnd<T>(writing: Promise<T>): Promise<T> {
     try {
-      return await fencedTransaction(
-        this,
-        source as Pool,
-        work as (client: PoolClient) => Promise<T>,
-        options,
-      )
+      return await writing
     } catch (error) {
       // The term is over although the heartbeat goes on: somebody has released it by force. The fence was the first
       // statement of the transaction, so it cannot have looked at rows that are older than the grant.

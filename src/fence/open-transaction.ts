@@ -58,7 +58,7 @@ export class OpenTransaction {
 }
 
 /** Whether a statement would end the transaction, or begin another. `rollback to` a savepoint does not. */
-function isTransactionControl(sql: string): boolean {
+export function isTransactionControl(sql: string): boolean {
   const [first = '', second = '', third = ''] = leadingWords(sql, 3)
   switch (first) {
     case 'begin':

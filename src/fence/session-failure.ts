@@ -1,0 +1,31 @@
+import { DatabaseError, FencepostError } from '../errors.ts'
+import type { Fence } from './fence.ts'
+
+export function controlNotAlone(): FencepostError {
+  return new FencepostError(
+    'TRANSACTION_ENDED',
+    'in a fenced session BEGIN, COMMIT and ROLLBACK are statements of their own, without AND CHAIN: what follows them in one ' +
+      'text would not be fenced. Nothing of the text was sent.',
+  )
+}
+
+export function endedInside({ term }: Fence): FencepostError {
+  return new FencepostError(
+    'TRANSACTION_ENDED',
+    `a text of several statements has ended its fenced transaction itself, under lease "${term.lease}". What it wrote before is ` +
+      'written or rolled back as it said, and what came after in the text was not fenced. Nothing more is sent. Send BEGIN, ' +
+      'COMMIT and ROLLBACK as statements of their own.',
+  )
+}
+
+export function notInTransaction(cause: unknown, sqlState: string, isPooled: boolean): DatabaseError {
+  const why = cause instanceof Error ? cause.message : String(cause)
+  return new DatabaseError(
+    'QUERY_FAILED',
+    `a statement can be fenced only in a transaction, where PostgreSQL does not run this one (${why}). It was not carried out. ` +
+      (isPooled
+        ? 'Outside of one it needs a session of its own, which a pooler does not give: connect to PostgreSQL itself.'
+        : 'The option outsideTransactions lets it through after a check of the term.'),
+    { cause, sqlState },
+  )
+}

@@ -1,0 +1,322 @@
+import type { Client } from 'pg'
+import { isStandbyWarning } from '../database/connection.ts'
+import { sqlStateOf } from '../database/failure.ts'
+import { DatabaseError, FencepostError, InvalidArgumentError, OutcomeUnknownError } from '../errors.ts'
+import { quieten } from './client-watch.ts'
+import { type Fence, type FenceBounds, fenceLiterals, termsOf } from './fence.ts'
+import {
+  type Phase,
+  abortedTransaction,
+  cutOff,
+  doubtfulCommit,
+  isConnectionLoss,
+  termAtFault,
+  transactionFailure,
+} from './fence-failure.ts'
+import { callbackOf, isSubmittable, textOf } from './guarded-client.ts'
+import { controlNotAlone, endedInside, notInTransaction } from './session-failure.ts'
+import { tellsOfControl, transactionControl } from './transaction-control.ts'
+
+export interface GateOptions extends FenceBounds {
+  readonly outsideTransactions?: boolean | undefined
+}
+
+type Query = (...args: unknown[]) => unknown
+
+const rollbackWithinMs = 5000
+
+/**
+ * Stands before one session of `pg` for the rest of the session's life, in place of the client's own `query`:
+ *
+ *   - every BEGIN carries the fence along;
+ *   - a statement outside of a transaction gets a fenced one of its own;
+ *   - what PostgreSQL does not run in a transaction is refused, or goes out right after a check of the term;
+ *   - one refusal, and nothing but ROLLBACK is sent any more: the tool may go on regardless.
+ *
+ * One statement after the other, because what one does depends on what the one before has left.
+ */
+export class SessionGate {
+  readonly #fence: Fence
+  readonly #client: Client
+  readonly #send: Query
+  readonly #fenceSql: string
+  readonly #mayGoOutside: boolean
+  #last: Promise<unknown> = Promise.resolve()
+  #waiting = 0
+  #isOver = false
+  #isDirect = false
+  #isLost = false
+  #loss: unknown
+  #isCommitDoubtful = false
+  #refusal: FencepostError | undefined
+  readonly #onLoss = (error: unknown): void => {
+    // The first one says why.
+    this.#loss ??= error
+    this.#isLost = true
+  }
+  readonly #onNotice = (notice: { routine?: string | undefined }): void => {
+    if (isStandbyWarning(notice)) this.#isCommitDoubtful = true
+  }
+
+  constructor(fence: Fence, client: Client, options: GateOptions) {
+    this.#fence = fence
+    this.#client = client
+    this.#fenceSql = fenceLiterals(fence, options)
+    this.#mayGoOutside = options.outsideTransactions ?? false
+    this.#send = client.query.bind(client) as Query
+    quieten(client)
+    client.on('error', this.#onLoss)
+    client.on('notice', this.#onNotice)
+    client.query = this.#query.bind(this) as typeof client.query
+  }
+
+  /** The first refusal: it ended the session, whatever the tool made of it. */
+  get refusal(): FencepostError | undefined {
+    return this.#refusal
+  }
+
+  /**
+   * Checks the term, and gives the session its fence, so that protected tables and schemas look at statements outside of
+   * transactions as well, and a bound on silence, so that a paused runner does not keep a lock of the session's. Only where
+   * the session is ours: a pooler would give both to others.
+   */
+  async open(): Promise<void> {
+    if (this.#client.getTransactionStatus?.() !== 'I') {
+      throw new InvalidArgumentError(
+        'pool',
+        this.#client,
+        'a fenced session has to know whether a transaction is open: use a version of pg that tells (8.23 does)',
+      )
+    }
+    const { processID } = this.#client as Client & { processID?: unknown }
+    const pid = typeof processID === 'number' ? processID : 'null'
+    const results = (await this.#tried('beginning', () =>
+      this.#ask(`${this.#fenceSql}; ${settings(pid)}`),
+    )) as {
+      rows: { is_direct: boolean | null }[]
+    }[]
+    this.#isDirect = results.at(-1)?.rows[0]?.is_direct === true
+  }
+
+  /** @throws DatabaseError with code `TRANSACTION_ABORTED` when the work has left a transaction open. */
+  async finish(): Promise<void> {
+    this.#isOver = true
+    await this.#last
+    if (this.#refusal !== undefined || this.#client.getTransactionStatus() === 'I') return
+    await this.#rollBack()
+    throw new DatabaseError(
+      'TRANSACTION_ABORTED',
+      `the work of the fenced session under lease "${this.#fence.term.lease}" left a transaction open. It was rolled back.`,
+      { cause: undefined },
+    )
+  }
+
+  /** Nothing is sent any more. */
+  close(): void {
+    this.#isOver = true
+    this.#client.off('error', this.#onLoss)
+    this.#client.off('notice', this.#onNotice)
+  }
+
+  #query(...args: unknown[]): unknown {
+    const callback = callbackOf(args)
+    if (callback === undefined && isSubmittable(args[0])) return this.#submit(args)
+    const answer = this.#inTurn(callback === undefined ? args : withoutCallback(args))
+    if (callback === undefined) return answer
+    answer.then(
+      (result) => process.nextTick(callback, null, result),
+      (error: unknown) => process.nextTick(callback, error),
+    )
+    return undefined
+  }
+
+  async #inTurn(args: unknown[]): Promise<unknown> {
+    this.#waiting += 1
+    const answer = this.#last.then(() => this.#run(args)).finally(() => (this.#waiting -= 1))
+    this.#last = answer.catch(() => {})
+    return answer
+  }
+
+  /** A cursor or a stream says nothing when it is done, so it can only be part of a transaction that is open already. */
+  #submit(args: unknown[]): unknown {
+    this.#assertMaySend()
+    if (this.#waiting > 0 || this.#client.getTransactionStatus() !== 'T') {
+      throw new InvalidArgumentError(
+        'query',
+        args[0],
+        'in a fenced session a cursor or a stream can be sent only in an open transaction, with every statement before it awaited',
+      )
+    }
+    return this.#send(...args)
+  }
+
+  async #run(args: unknown[]): Promise<unknown> {
+    const text = textOf(args[0])
+    const control = transactionControl(text)
+    // So that a tool can clean up after a refusal.
+    if (control === 'rollback' && !this.#isOver && !this.#isLost) return this.#ask(...args)
+    this.#assertMaySend()
+    // What was not sent cannot be in doubt.
+    if (this.#isLost) throw await this.#refused(this.#asCutOff())
+    if (control === 'unclear') throw await this.#refused(controlNotAlone())
+    const isOpen = this.#client.getTransactionStatus() !== 'I'
+    if (control === 'begin' && !isOpen) return this.#begin(text)
+    if (control === 'commit' && isOpen) return this.#commit(args)
+    if (control !== undefined) return this.#ask(...args)
+    return isOpen ? this.#within(args) : this.#alone(args)
+  }
+
+  #assertMaySend(): void {
+    if (this.#refusal !== undefined) throw this.#refusal
+    if (!this.#isOver) return
+    throw new FencepostError(
+      'TRANSACTION_ENDED',
+      'a statement came after the fenced session had ended, and was not sent. Await every statement of the work.',
+    )
+  }
+
+  async #begin(text: string): Promise<unknown> {
+    const results = await this.#tried('beginning', () => {
+      this.#fence.assertHeld?.()
+      return this.#ask(`${text}\n; ${this.#fenceSql}`)
+    })
+    return (results as unknown[])[0]
+  }
+
+  async #commit(args: unknown[]): Promise<unknown> {
+    return this.#tried('committing', async () => {
+      // As in a fenced transaction: nobody should see one term both lost and committed.
+      this.#fence.assertHeld?.()
+      const result = (await this.#ask(...args)) as { command: string }
+      if (result.command === 'ROLLBACK') throw abortedTransaction(this.#fence.term)
+      if (this.#isCommitDoubtful) throw doubtfulCommit(this.#fence.term)
+      return result
+    })
+  }
+
+  /** In an open transaction, which is fenced. */
+  async #within(args: unknown[]): Promise<unknown> {
+    return this.#tried('working', async () => {
+      let hasControl = false
+      try {
+        const result = await this.#ask(...args)
+        hasControl = tellsOfControl(textOf(args[0]), result)
+        return result
+      } finally {
+        // oxlint-disable-next-line no-unsafe-finally -- What ended the fence matters more than the statement's own fate.
+        if (hasControl || this.#client.getTransactionStatus() === 'I') throw endedInside(this.#fence)
+      }
+    })
+  }
+
+  /** Outside of a transaction: in a fenced one of its own. */
+  async #alone(args: unknown[]): Promise<unknown> {
+    await this.#begin('begin')
+    let result: unknown
+    try {
+      result = await this.#within(args)
+    } catch (error) {
+      if (this.#refusal !== undefined) throw error
+      await this.#rollBack()
+      const sqlState = sqlStateOf(error)
+      if (sqlState === '25001' || sqlState === '2D000') return this.#outside(args, error, sqlState)
+      throw error
+    }
+    await this.#commit(['commit'])
+    return result
+  }
+
+  /** What PostgreSQL does not run in a transaction. */
+  async #outside(args: unknown[], cause: unknown, sqlState: string): Promise<unknown> {
+    if (!this.#mayGoOutside || !this.#isDirect)
+      throw await this.#refused(notInTransaction(cause, sqlState, this.#mayGoOutside))
+    await this.#tried('beginning', () => {
+      this.#fence.assertHeld?.()
+      return this.#ask(this.#fenceSql)
+    })
+    return this.#tried('working', async () => {
+      try {
+        return await this.#ask(...args)
+      } catch (error) {
+        if (!isConnectionLoss(error, this.#isLost)) throw error
+        const { lease, token } = this.#fence.term
+        throw new OutcomeUnknownError(
+          `the answer to a statement outside of a transaction was lost, under lease "${lease}" (token ${token}): whether it ` +
+            'took effect is unknown, and it may be running still. Look before you repeat it.',
+          { cause: error },
+        )
+      }
+    })
+  }
+
+  /** A runner that was paused is to hear that the lease is lost, not what became of its session. */
+  #asCutOff(): FencepostError {
+    try {
+      this.#fence.assertHeld?.()
+    } catch (error) {
+      if (error instanceof FencepostError) return error
+    }
+    return cutOff(this.#fence.term, this.#loss)
+  }
+
+  async #ask(...args: unknown[]): Promise<unknown> {
+    try {
+      return await this.#send(...args)
+    } catch (error) {
+      // In which state an error has left the session the server says only after the error, perhaps not in the same packet.
+      if (!isConnectionLoss(error, this.#isLost)) await Promise.resolve(this.#send('')).catch(() => {})
+      throw error
+    }
+  }
+
+  /** Runs one step; what fencepost has to say of its failure ends the session. */
+  async #tried<T>(phase: Phase, step: () => Promise<T>): Promise<T> {
+    try {
+      return await step()
+    } catch (error) {
+      const term = termAtFault(error, termsOf(this.#fence))
+      const failure = transactionFailure(error, phase, term, this.#isLost)
+      if (failure instanceof FencepostError && failure.code !== 'TRANSACTION_RETRYABLE') {
+        throw await this.#refused(failure)
+      }
+      // Nothing was begun, as far as whoever asked for it knows.
+      if (phase === 'beginning') await this.#rollBack()
+      throw failure
+    }
+  }
+
+  async #refused(refusal: FencepostError): Promise<FencepostError> {
+    this.#refusal ??= refusal
+    await this.#rollBack()
+    return refusal
+  }
+
+  /** A rollback can queue for ever behind a stream that nobody reads; the end of the session does the same. */
+  async #rollBack(): Promise<void> {
+    if (this.#isLost) return
+    const { promise: timeout, resolve } = Promise.withResolvers<void>()
+    const timer = setTimeout(resolve, rollbackWithinMs)
+    try {
+      await Promise.race([this.#ask('rollback'), timeout])
+    } catch {
+      // The session is ended in any case.
+    } finally {
+      clearTimeout(timer)
+    }
+  }
+}
+
+function settings(pid: number | 'null'): string {
+  const idle = `pg_catalog.current_setting('idle_in_transaction_session_timeout')`
+  const own = `pg_catalog.current_setting('idle_session_timeout', true)`
+  return `select pg_catalog.pg_backend_pid() = ${pid} as is_direct,
+    case when pg_catalog.pg_backend_pid() = ${pid}
+         then pg_catalog.set_config('fencepost.fence', pg_catalog.current_setting('fencepost.fence'), false) end,
+    case when pg_catalog.pg_backend_pid() = ${pid} and (${own} = '0' or ${own}::interval > ${idle}::interval and ${idle} <> '0')
+         then pg_catalog.set_config('idle_session_timeout', ${idle}, false) end`
+}
+
+function withoutCallback(args: unknown[]): unknown[] {
+  if (typeof args.at(-1) === 'function') return args.slice(0, -1)
+  return [{ ...(args[0] as object), callback: undefined }, ...args.slice(1)]
+}
