@@ -89,11 +89,12 @@ async function nodeOf(
   return { node: join(folder, 'node_modules/node/bin/node'), missing }
 }
 
-async function firstPage(): Promise<string> {
+/** The block of README.md after the comment that names it. */
+async function ofReadme(name: string): Promise<string> {
   const readme = await readFile(join(root, 'README.md'), 'utf8')
-  const page = /<!-- first-page -->\s*```ts\n([^]*?)```/.exec(readme)?.[1]
-  expect(page, 'README.md has a block of TypeScript after <!-- first-page -->').toBeDefined()
-  return page!
+  const block = new RegExp(`<!-- ${name} -->\\s*\`\`\`\\w+\\n([^]*?)\`\`\``).exec(readme)?.[1]
+  expect(block, `README.md has a block after <!-- ${name} -->`).toBeDefined()
+  return block!
 }
 
 describe('the packed library, installed in an empty project with pg and kysely', { timeout: 120_000 }, () => {
@@ -137,7 +138,7 @@ describe('the packed library, installed in an empty project with pg and kysely',
 
   beforeAll(async () => {
     app = await emptyFolder()
-    await writeFile(join(app, 'page.ts'), await firstPage())
+    await writeFile(join(app, 'page.ts'), await ofReadme('first-page'))
     const reasons = await Promise.all([packAndInstall(), installNode(22), installNode(24)])
     unreachable = reasons.find((reason) => reason !== undefined)
   }, 300_000)
@@ -185,6 +186,26 @@ describe('the packed library, installed in an empty project with pg and kysely',
         { id: 3, status: 'closed', stamped: false },
       ])
     }
+  })
+
+  test('a migration is guarded by the lines of the README', async (context) => {
+    context.skip(unreachable !== undefined, unreachable)
+    const lines = (await ofReadme('guarded-migration')).split('\n').filter((line) => line.startsWith('npx '))
+    expect(lines).toHaveLength(2)
+    await writeFile(
+      join(app, 'migrate.js'),
+      `import { Client } from 'pg'
+      const client = new Client({ connectionString: process.env.DATABASE_URL })
+      await client.connect()
+      await client.query('create table if not exists deployed ()')
+      await client.query(process.env.FENCEPOST_FENCE_SQL)
+      await client.end()`,
+    )
+    for (const line of lines) await run(app, process.execPath, 'sh', '-euc', line)
+    expect(await database.query(`select name, token from fencepost.leases where name = 'deploy'`)).toEqual([
+      { name: 'deploy', token: expect.anything() },
+    ])
+    await database.query('select from deployed')
   })
 
   test('npx fencepost answers on Node 22 and 24', async (context) => {

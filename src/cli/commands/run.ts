@@ -87,7 +87,7 @@ and KILL after the grace. What is meant to stay has to be started with setsid; i
 With --fence the command's PGOPTIONS carry the fence, beside what was in there. psql, pg_restore, and all that is built on
 libpq or on Node's pg read it: on protected tables (fencepost protect) and schemas (protect --ddl) the database then refuses
 what a runner writes that has lost its lease. Not by default, because PgBouncer and other poolers refuse such connections
-("unsupported startup parameter: options") or drop the fence. fencepost tries it by way of its own URL, and warns; then name
+("unsupported startup parameter: options") or drop the fence. fencepost tries it by way of DATABASE_URL, else of its own, and warns; then name
 the server itself in the command's URL, or have the command send FENCEPOST_FENCE_SQL.`,
       Signals: `
 The command runs in a session of its own. INT, TERM, HUP, QUIT, USR1, USR2 and CONT are passed on to it and to what it started;
