@@ -11,27 +11,40 @@ export interface ProgramResult {
 export interface ProgramOptions {
   readonly cwd?: string
   /** The whole of its environment. */
-  readonly env?: Readonly<Record<string, string>>
+  readonly env?: Readonly<Record<string, string | undefined>>
+  /** Whether the test writes to its standard input. Default false: there is none. */
+  readonly hasInput?: boolean
 }
 
 /** A program as a process of its own, started and stopped as a service manager does it. */
 export class Program {
-  readonly #child: ChildProcess
+  protected readonly child: ChildProcess
   readonly #closed: Promise<ProgramResult>
   #stdout = ''
   #stderr = ''
 
   constructor([file, ...args]: readonly string[], options: ProgramOptions = {}) {
+    const { cwd, env, hasInput = false } = options
     const { promise, resolve, reject } = Promise.withResolvers<ProgramResult>()
     this.#closed = promise
-    this.#child = spawn(file!, args, { ...options, stdio: ['ignore', 'pipe', 'pipe'] })
-    this.#child.stdout!.setEncoding('utf8').on('data', (text: string) => (this.#stdout += text))
-    this.#child.stderr!.setEncoding('utf8').on('data', (text: string) => (this.#stderr += text))
-    this.#child.once('error', reject)
-    this.#child.once('close', (code, signal) =>
+    this.child = spawn(file!, args, {
+      ...(cwd === undefined ? {} : { cwd }),
+      ...(env === undefined ? {} : { env }),
+      stdio: [hasInput ? 'pipe' : 'ignore', 'pipe', 'pipe'],
+    })
+    this.child.stdout!.setEncoding('utf8').on('data', (text: string) => (this.#stdout += text))
+    this.child.stderr!.setEncoding('utf8').on('data', (text: string) => (this.#stderr += text))
+    this.child.once('error', reject)
+    this.child.once('close', (code, signal) =>
       resolve({ code, signal, stdout: this.#stdout, stderr: this.#stderr }),
     )
-    onTestFinished(() => void this.#child.kill('SIGKILL'))
+    // It may be gone before it has read what it was told.
+    this.child.stdin?.on('error', () => {})
+    // What ends with its standard input does not outlive a failed test either.
+    onTestFinished(() => {
+      this.child.stdin?.end()
+      this.child.kill('SIGKILL')
+    })
   }
 
   /** The outcome, when the process is gone and all of its output is read. */
@@ -40,7 +53,7 @@ export class Program {
   }
 
   get pid(): number {
-    return this.#child.pid!
+    return this.child.pid!
   }
 
   get stdout(): string {
@@ -53,7 +66,7 @@ export class Program {
 
   /** Waits until the output has the text. Throws when the process ends without it. */
   async says(text: string, from: 'stdout' | 'stderr' = 'stdout'): Promise<void> {
-    const stream = this.#child[from]!
+    const stream = this.child[from]!
     const { promise, resolve, reject } = Promise.withResolvers<void>()
     const look = (): void => {
       if (this[from].includes(text)) resolve()
@@ -73,7 +86,7 @@ export class Program {
 
   /** Signals the process alone, not its process group. */
   signal(signal: NodeJS.Signals): void {
-    this.#child.kill(signal)
+    this.child.kill(signal)
   }
 
   /** The signal now, and KILL after `killAfterMs`. Says whether that was needed as well. */
@@ -84,9 +97,9 @@ export class Program {
     let isKilled = false
     const timer = setTimeout(() => {
       isKilled = true
-      this.#child.kill('SIGKILL')
+      this.child.kill('SIGKILL')
     }, killAfterMs)
-    this.#child.kill(signal)
+    this.child.kill(signal)
     try {
       return { ...(await this.#closed), isKilled }
     } finally {
