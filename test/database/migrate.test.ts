@@ -237,7 +237,7 @@ describe('a database that cannot be used', () => {
     delete process.env['FENCEPOST_DATABASE_URL']
     delete process.env['DATABASE_URL']
     try {
-      await expect(Fencepost.open()).rejects.toThrow(/FENCEPOST_DATABASE_URL or DATABASE_URL/)
+      await expect(Fencepost.open()).rejects.toThrow(/FENCEPOST_DATABASE_URL, DATABASE_URL/)
       process.env['DATABASE_URL'] = database.url
       await (await Fencepost.open()).close()
     } finally {

@@ -22,9 +22,9 @@ test('the page names every file, and no other', () => {
   expect(new Set(named)).toEqual(new Set(names))
 })
 
-test('every option that the files and the page give to fencepost is one that its help and the README tell of', async () => {
+test('every option that the files and the page give to fencepost is one that its help and docs/run.md tell of', async () => {
   const { stdout: help } = await runCli(['run', '--help'])
-  const manual = await readFile(join(root, 'README.md'), 'utf8')
+  const manual = await readFile(join(root, 'docs/run.md'), 'utf8')
   // Of docker, npm and kubectl, and what every command has.
   const others = new Set(['--help', '--init', '--rm', '--stop-timeout', '--time', '--omit', '--from-file'])
   const given = [...texts.values(), readme].flatMap((text) => text.match(/(?<=[\s`"[])--[a-z][a-z-]+/g) ?? [])

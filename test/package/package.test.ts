@@ -1,11 +1,12 @@
 import { execFile } from 'node:child_process'
-import { cp, mkdtemp, readFile, rm, stat, symlink, writeFile } from 'node:fs/promises'
+import { mkdtemp, readFile, rm, stat, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
-import { basename, delimiter, dirname, join } from 'node:path'
+import { basename, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { useDatabase } from '../support/database.ts'
+import { foreignEnvironment, packLibrary, patience, unreachable } from '../support/packed-library.ts'
 
 const execute = promisify(execFile)
 const root = fileURLToPath(new URL('../../', import.meta.url))
@@ -18,14 +19,9 @@ interface Manifest {
 }
 const manifest: Manifest = JSON.parse(await readFile(join(root, 'package.json'), 'utf8'))
 
-/** Variables that npm gives to its scripts: they name the checkout, and an npm inside must not see them. */
-const isOfThisPackage = /^(npm_(package|lifecycle)_|npm_config_local_prefix$|INIT_CWD$)/i
-
 function environment(node: string): NodeJS.ProcessEnv {
-  const inherited = Object.entries(process.env).filter(([name]) => !isOfThisPackage.test(name))
   return {
-    ...Object.fromEntries(inherited),
-    PATH: [dirname(node), process.env['PATH']].join(delimiter),
+    ...foreignEnvironment(node),
     DATABASE_URL: database.url,
     FENCEPOST_DATABASE_URL: '',
     NODE_OPTIONS: '',
@@ -44,11 +40,6 @@ async function run(cwd: string, node: string, command: string, ...args: string[]
   }
 }
 
-/** What npm calls the failures that lie outside this machine. */
-const networkCode =
-  /code (ENOTFOUND|EAI_AGAIN|ECONN\w+|ETIMEDOUT|ENETUNREACH|EHOSTUNREACH|ERR_SOCKET_TIMEOUT|E5\d\d)\b/
-const patience = ['--fetch-retries=2', '--fetch-retry-mintimeout=500', '--fetch-retry-maxtimeout=2000']
-
 /** The reason when the registry cannot be reached. Any other failure is thrown. */
 async function install(folder: string): Promise<string | undefined> {
   const options = ['--prefer-offline', '--no-audit', '--no-fund', '--loglevel=error', ...patience]
@@ -56,25 +47,8 @@ async function install(folder: string): Promise<string | undefined> {
     await run(folder, process.execPath, 'npm', 'install', ...options)
     return undefined
   } catch (error) {
-    const code = error instanceof Error ? networkCode.exec(error.message)?.[1] : undefined
-    if (code === undefined) throw error
-    return `the package registry cannot be reached (${code})`
+    return unreachable(error)
   }
-}
-
-/**
- * A copy of the checkout is packed, because packing builds `dist/`, which others may be using. The tests are left out:
- * some of them write beside themselves while this one copies.
- */
-async function pack(folder: string): Promise<{ tarball: string; files: string[] }> {
-  const left = new Set(['node_modules', '.git', 'dist', 'test'].map((name) => join(root, name)))
-  const checkout = join(folder, 'checkout')
-  await cp(root, checkout, { recursive: true, filter: (source) => !left.has(source) })
-  await symlink(join(root, 'node_modules'), join(checkout, 'node_modules'))
-  const [packed]: { filename: string; files: { path: string }[] }[] = JSON.parse(
-    await run(checkout, process.execPath, 'npm', 'pack', '--json', '--silent', '--pack-destination', folder),
-  )
-  return { tarball: join(folder, packed!.filename), files: packed!.files.map((file) => file.path) }
 }
 
 /** A Node of this major version, as its path, or why there is none. */
@@ -100,8 +74,8 @@ async function ofReadme(name: string): Promise<string> {
 describe('the packed library, installed in an empty project with pg and kysely', { timeout: 120_000 }, () => {
   const folders: string[] = []
   let app: string
-  let files: string[]
-  let unreachable: string | undefined
+  let files: readonly string[]
+  let skipReason: string | undefined
   const nodes = new Map<number, string>()
 
   async function emptyFolder(): Promise<string> {
@@ -111,7 +85,7 @@ describe('the packed library, installed in an empty project with pg and kysely',
   }
 
   async function packAndInstall(): Promise<string | undefined> {
-    const packed = await pack(await emptyFolder())
+    const packed = await packLibrary(await emptyFolder())
     files = packed.files
     const json = {
       private: true,
@@ -140,7 +114,7 @@ describe('the packed library, installed in an empty project with pg and kysely',
     app = await emptyFolder()
     await writeFile(join(app, 'page.ts'), await ofReadme('first-page'))
     const reasons = await Promise.all([packAndInstall(), installNode(22), installNode(24)])
-    unreachable = reasons.find((reason) => reason !== undefined)
+    skipReason = reasons.find((reason) => reason !== undefined)
   }, 300_000)
 
   afterAll(async () => {
@@ -158,7 +132,7 @@ describe('the packed library, installed in an empty project with pg and kysely',
   })
 
   test('the first page type-checks with the types of every package looked at, and runs', async (context) => {
-    context.skip(unreachable !== undefined, unreachable)
+    context.skip(skipReason !== undefined, skipReason)
     const options = '--module nodenext --target es2024 --lib es2024,esnext.disposable --types node --strict'
     await run(
       app,
@@ -189,7 +163,7 @@ describe('the packed library, installed in an empty project with pg and kysely',
   })
 
   test('a migration is guarded by the lines of the README', async (context) => {
-    context.skip(unreachable !== undefined, unreachable)
+    context.skip(skipReason !== undefined, skipReason)
     const lines = (await ofReadme('guarded-migration')).split('\n').filter((line) => line.startsWith('npx '))
     expect(lines).toHaveLength(2)
     await writeFile(
@@ -209,7 +183,7 @@ describe('the packed library, installed in an empty project with pg and kysely',
   })
 
   test('npx fencepost answers on Node 22 and 24', async (context) => {
-    context.skip(unreachable !== undefined, unreachable)
+    context.skip(skipReason !== undefined, skipReason)
     const program = join(app, 'node_modules/fencepost/dist/cli/main.js')
     expect((await stat(program)).mode & 0o111).toBe(0o111)
     for (const [major, node] of nodes) {

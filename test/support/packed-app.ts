@@ -1,26 +1,13 @@
 import { execFile } from 'node:child_process'
-import { cp, mkdir, mkdtemp, readFile, rm, symlink, writeFile } from 'node:fs/promises'
+import { cp, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
-import { delimiter, dirname, join } from 'node:path'
+import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
+import { foreignEnvironment, packLibrary, patience, unreachable } from './packed-library.ts'
 
 const execute = promisify(execFile)
 const root = fileURLToPath(new URL('../../', import.meta.url))
-const parts = [
-  'src',
-  'migrations',
-  'docs',
-  'examples',
-  'package.json',
-  'tsconfig.json',
-  'tsconfig.build.json',
-]
-
-/** What npm calls the failures that lie outside this machine. */
-const networkCode =
-  /code (ENOTFOUND|EAI_AGAIN|ECONN\w+|ETIMEDOUT|ENETUNREACH|EHOSTUNREACH|ERR_SOCKET_TIMEOUT|E5\d\d)\b/
-
 /**
  * The app of examples/app with a lock file, and everything that `npm ci` needs to install it without a network: the
  * packed library and npm's cache. It is not installed.
@@ -50,13 +37,11 @@ export class PackedApp {
 
   /** What npm and what it installs are run with: the Node of these tests, and no settings of an npm outside. */
   environment(more: Readonly<Record<string, string>> = {}): Record<string, string> {
-    const inherited = Object.entries(process.env).filter(
-      ([name]) =>
-        !/^(FENCEPOST_|PG|DATABASE_URL$|NODE_OPTIONS$|npm_(package|lifecycle)_|INIT_CWD$)/.test(name),
+    const foreign = Object.entries(foreignEnvironment()).filter(
+      ([name]) => !/^(FENCEPOST_|PG|DATABASE_URL$|NODE_OPTIONS$)/.test(name),
     )
     return {
-      ...(Object.fromEntries(inherited) as Record<string, string>),
-      PATH: [dirname(process.execPath), process.env['PATH']].join(delimiter),
+      ...Object.fromEntries(foreign),
       npm_config_cache: this.cache,
       npm_config_audit: 'false',
       npm_config_fund: 'false',
@@ -78,13 +63,10 @@ export class PackedApp {
     manifest.dependencies['fencepost'] = `file:${this.tarball}`
     await writeFile(join(this.folder, 'package.json'), JSON.stringify(manifest))
     // Installed once, which writes the lock file and fills the cache.
-    const patience = ['--fetch-retries=2', '--fetch-retry-mintimeout=500', '--fetch-retry-maxtimeout=2000']
     try {
       await execute('npm', ['install', ...patience], { cwd: this.folder, env: this.environment() })
     } catch (error) {
-      const code = error instanceof Error ? networkCode.exec(error.message)?.[1] : undefined
-      if (code === undefined) throw error
-      this.#missing = `the package registry cannot be reached (${code})`
+      this.#missing = unreachable(error)
     }
     await rm(join(this.folder, 'node_modules'), { recursive: true, force: true })
   }
@@ -104,23 +86,8 @@ export class PackedApp {
     if (this.#base !== '') await rm(this.#base, { recursive: true, force: true })
   }
 
-  /** In a copy of the checkout, because packing builds dist/, which others may be using. */
   async #pack(): Promise<void> {
-    const checkout = join(this.#base, 'checkout')
-    await mkdir(checkout)
-    for (const part of parts) {
-      await cp(join(root, part), join(checkout, part), { recursive: true })
-    }
-    await symlink(join(root, 'node_modules'), join(checkout, 'node_modules'))
-    const { stdout } = await execute(
-      'npm',
-      ['pack', '--json', '--silent', '--pack-destination', this.#base],
-      {
-        cwd: checkout,
-        env: this.environment(),
-      },
-    )
-    const [packed] = JSON.parse(stdout) as { filename: string }[]
-    await cp(join(this.#base, packed!.filename), this.tarball)
+    const { tarball } = await packLibrary(this.#base, this.environment())
+    await cp(tarball, this.tarball)
   }
 }

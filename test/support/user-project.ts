@@ -1,10 +1,11 @@
 import { execFile } from 'node:child_process'
-import { chmod, cp, mkdir, mkdtemp, readFile, readdir, rm, symlink, writeFile } from 'node:fs/promises'
+import { mkdir, mkdtemp, readFile, readdir, rm, symlink, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { delimiter, dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
 import { connectionEnvironment } from '../../src/cli/demo-clients/program.ts'
+import { packLibrary } from './packed-library.ts'
 
 const execute = promisify(execFile)
 const root = fileURLToPath(new URL('../../', import.meta.url))
@@ -112,14 +113,14 @@ export class UserProject implements AsyncDisposable {
     await Promise.all(packages.map((name) => symlink(join(root, 'node_modules', name), join(modules, name))))
     const own = join(modules, 'fencepost')
     await mkdir(own)
-    for (const part of ['package.json', 'migrations']) {
-      // oxlint-disable-next-line no-await-in-loop -- Two of them.
-      await cp(join(root, part), join(own, part), { recursive: true })
+    const packing = await mkdtemp(join(tmpdir(), 'fencepost-packing-'))
+    try {
+      const { tarball } = await packLibrary(packing)
+      await execute('tar', ['-xzf', tarball, '--strip-components=1', '-C', own])
+    } finally {
+      await rm(packing, { recursive: true, force: true })
     }
     const main = join(own, 'dist/cli/main.js')
-    const compile = ['-p', 'tsconfig.build.json', '--noCheck', '--outDir', join(own, 'dist')]
-    await run({ cwd: root, env: process.env }, join(root, 'node_modules/.bin/tsc'), compile)
-    await chmod(main, 0o755)
     await this.link('fencepost', main)
   }
 }
