@@ -70,6 +70,11 @@ export function callbackOf(args: unknown[]): ((error: unknown) => void) | undefi
     : undefined
 }
 
+export function withoutCallback(args: unknown[]): unknown[] {
+  if (typeof args.at(-1) === 'function') return args.slice(0, -1)
+  return [{ ...(args[0] as object), callback: undefined }, ...args.slice(1)]
+}
+
 /** What sends itself, such as a cursor or a stream. */
 export function isSubmittable(statement: unknown): boolean {
   return (

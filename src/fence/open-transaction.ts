@@ -1,4 +1,5 @@
 import { FencepostError } from '../errors.ts'
+import { isTransactionControl } from './transaction-control.ts'
 
 /** `pg`'s letter for a session in which no transaction is open. */
 const noTransaction = 'I'
@@ -55,63 +56,4 @@ export class OpenTransaction {
   get stage(): 'working' | 'ending' | 'over' {
     return this.#stage
   }
-}
-
-/** Whether a statement would end the transaction, or begin another. `rollback to` a savepoint does not. */
-export function isTransactionControl(sql: string): boolean {
-  const [first = '', second = '', third = ''] = leadingWords(sql, 3)
-  switch (first) {
-    case 'begin':
-    case 'commit':
-    case 'end':
-    case 'abort':
-      return true
-    case 'start':
-    case 'prepare':
-      return second === 'transaction'
-    case 'rollback':
-      return second !== 'to' && third !== 'to'
-    default:
-      return false
-  }
-}
-
-const name = /[a-z_][\w$]*/iy
-
-/** The first words of a statement in lower case, over blanks and comments, which nest as PostgreSQL's do. */
-function leadingWords(sql: string, count: number): string[] {
-  const words: string[] = []
-  let at = 0
-  while (words.length < count && at < sql.length) {
-    if (sql.startsWith('--', at)) {
-      const end = sql.indexOf('\n', at)
-      at = end < 0 ? sql.length : end + 1
-    } else if (sql.startsWith('/*', at)) {
-      at = endOfComment(sql, at)
-    } else if (/\s/.test(sql[at]!)) {
-      at += 1
-    } else {
-      name.lastIndex = at
-      const word = name.exec(sql)?.[0]
-      if (word === undefined) break
-      words.push(word.toLowerCase())
-      at += word.length
-    }
-  }
-  return words
-}
-
-function endOfComment(sql: string, start: number): number {
-  let depth = 0
-  let at = start
-  do {
-    if (sql.startsWith('/*', at)) {
-      depth += 1
-      at += 2
-    } else if (sql.startsWith('*/', at)) {
-      depth -= 1
-      at += 2
-    } else at += 1
-  } while (depth > 0 && at < sql.length)
-  return at
 }

@@ -13,7 +13,7 @@ import {
   termAtFault,
   transactionFailure,
 } from './fence-failure.ts'
-import { callbackOf, isSubmittable, textOf } from './guarded-client.ts'
+import { callbackOf, isSubmittable, textOf, withoutCallback } from './guarded-client.ts'
 import { controlNotAlone, endedInside, notInTransaction } from './session-failure.ts'
 import { tellsOfControl, transactionControl } from './transaction-control.ts'
 
@@ -314,9 +314,4 @@ function settings(pid: number | 'null'): string {
          then pg_catalog.set_config('fencepost.fence', pg_catalog.current_setting('fencepost.fence'), false) end,
     case when pg_catalog.pg_backend_pid() = ${pid} and (${own} = '0' or ${own}::interval > ${idle}::interval and ${idle} <> '0')
          then pg_catalog.set_config('idle_session_timeout', ${idle}, false) end`
-}
-
-function withoutCallback(args: unknown[]): unknown[] {
-  if (typeof args.at(-1) === 'function') return args.slice(0, -1)
-  return [{ ...(args[0] as object), callback: undefined }, ...args.slice(1)]
 }
