@@ -15,6 +15,7 @@ import {
 import { guardedClient } from './guarded-client.ts'
 import { OpenTransaction } from './open-transaction.ts'
 import { withGuardedSession } from './kysely-session.ts'
+import { TransactionWatch } from './transaction-watch.ts'
 
 /** A Kysely transaction whose every statement is fenced, and a fence for repositories. */
 export type FencedTransaction<DB> = Transaction<DB> & Fence
@@ -154,7 +155,8 @@ async function onPool<T>(
   progress: Progress,
 ): Promise<T> {
   const client = await pool.connect()
-  const transaction = new OpenTransaction()
+  const watch = new TransactionWatch(client)
+  const transaction = new OpenTransaction(watch)
   let isLost = false
   progress.connectionIsLost = () => isLost
   let isSpoilt = false
@@ -171,14 +173,12 @@ async function onPool<T>(
   try {
     progress.phase = 'beginning'
     const level = options.isolationLevel === undefined ? '' : ` isolation level ${options.isolationLevel}`
-    await client.query(`begin${level}; ${statement}`)
+    await watch.expecting(() => client.query(`begin${level}; ${statement}`))
     const result = await attempt(fence, progress, () => work(guardedClient(client, transaction)))
-    transaction.assertStillOpen(client.getTransactionStatus?.())
     transaction.beginEnd()
     // Refused when the work has ended the transaction and swallowed the error that said so.
     transaction.assertMaySend('commit')
-    transaction.isOver()
-    const { command } = await client.query('commit')
+    const { command } = await transaction.commit(() => client.query('commit'))
     if (command === 'ROLLBACK') throw abortedTransaction(fence.term)
     return result
   } catch (error) {
@@ -188,6 +188,7 @@ async function onPool<T>(
   } finally {
     client.off('error', onError)
     client.off('notice', onNotice)
+    watch.stop()
     client.release(isSpoilt || isLost)
   }
 }

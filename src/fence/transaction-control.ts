@@ -35,30 +35,33 @@ export function transactionControl(sql: string): TransactionControl | undefined 
   return first === 'rollback' || first === 'abort' ? 'rollback' : 'begin'
 }
 
-/** Whether the answers to a text of several statements tell of transaction control in the middle of it. */
-export function tellsOfControl(sql: string, result: unknown): boolean {
-  if (!Array.isArray(result)) return false
-  const commands = result.map((one: { command?: unknown }) => one.command)
-  return (
-    commands.some((command) => command === 'COMMIT' || command === 'BEGIN' || command === 'START') ||
-    // Alone it tells nothing: going back to a savepoint has the same name.
-    (commands.includes('ROLLBACK') && /\bchain\b/i.test(sql))
-  )
+/** Whether ROLLBACK AND CHAIN may be among the statements of a text. */
+export function mayChain(sql: string): boolean {
+  if (!/\bchain\b/i.test(sql)) return false
+  return Array.from(sql.matchAll(/\b(rollback|abort)\b/gi)).some(({ index }) => {
+    const [, second, third, fourth] = leadingWords(sql, 4, index)
+    return (second === 'and' && third === 'chain') || (third === 'and' && fourth === 'chain')
+  })
 }
 
 const name = /[a-z_][\w$]*/iy
 
-/** The first words of a statement in lower case, over blanks and comments, which nest as PostgreSQL's do. */
-function leadingWords(sql: string, count: number): string[] {
+const endOfLine = /[\n\r]/g
+
+/**
+ * The first words of a statement in lower case, over blanks and comments, which nest as PostgreSQL's do, and over empty
+ * statements.
+ */
+function leadingWords(sql: string, count: number, start = 0): string[] {
   const words: string[] = []
-  let at = 0
+  let at = start
   while (words.length < count && at < sql.length) {
     if (sql.startsWith('--', at)) {
-      const end = sql.indexOf('\n', at)
-      at = end < 0 ? sql.length : end + 1
+      endOfLine.lastIndex = at
+      at = endOfLine.test(sql) ? endOfLine.lastIndex : sql.length
     } else if (sql.startsWith('/*', at)) {
       at = endOfComment(sql, at)
-    } else if (/\s/.test(sql[at]!)) {
+    } else if (/\s/.test(sql[at]!) || (sql[at] === ';' && words.length === 0)) {
       at += 1
     } else {
       name.lastIndex = at
