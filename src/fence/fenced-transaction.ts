@@ -35,9 +35,12 @@ const isolationLevels = ['read uncommitted', 'read committed', 'repeatable read'
  * settles well, and rolls back when it throws or when the lease was lost meanwhile.
  *
  * Not guaranteed: effects of `work` outside the database. Do not catch and swallow an error of a statement in it; the
- * transaction is then rolled back (`TRANSACTION_ABORTED`).
+ * transaction is then rolled back (`TRANSACTION_ABORTED`). And a text of several statements that ends its transaction in the
+ * middle (`insert …; commit; insert …`) is refused only when it has run; nothing is sent after it. That is not seen on a Kysely
+ * with another copy of `pg`, or with another driver.
  *
  * @throws LeaseLostError, StaleTermError, HolderExpiredError: nothing was written.
+ * @throws FencepostError with code `TRANSACTION_ENDED` when `work` has ended the transaction, or sent a statement after its end.
  * @throws OutcomeUnknownError when the answer to COMMIT was lost.
  */
 export function fencedTransaction<DB, T>(

@@ -7,7 +7,7 @@ type Query = (...args: unknown[]) => unknown
 /**
  * A pool's client as the work of a fenced transaction gets it: it cannot end the transaction, and kept for longer it sends
  * nothing any more. Statements are sent one after the other, each when it is known that the one before has left the transaction
- * open. What sends itself, such as a cursor or a stream, goes straight to `pg`, and is looked at before the next statement.
+ * open. What sends itself, such as a cursor or a stream, goes straight to `pg`, and its answers are looked at when they come.
  */
 export function guardedClient(client: PoolClient, transaction: OpenTransaction): PoolClient {
   const send = (args: unknown[]): unknown => (client.query as Query).apply(client, args)

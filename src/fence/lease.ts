@@ -101,7 +101,8 @@ export class Lease extends HeldLease implements Fence {
 
   /**
    * Fences the transaction that is open on a `pg` client. It must be the first statement after `begin`, outside any
-   * savepoint.
+   * savepoint. It does not see what is sent later, so keep COMMIT and ROLLBACK out of texts of several statements: what comes
+   * after them is not fenced. `transaction` notices that.
    *
    * @throws StaleTermError, HolderExpiredError, ForeignLeaseError: roll back, nothing may be written.
    * @example
