@@ -11,6 +11,7 @@ import {
   fencedSession,
 } from '../../src/index.ts'
 import { useDatabase } from '../support/database.ts'
+import { tellLate } from './late-status.ts'
 import { PgBouncer, pgbouncerReason } from '../support/pgbouncer.ts'
 import { TcpProxy } from '../support/tcp-proxy.ts'
 
@@ -31,6 +32,7 @@ beforeAll(async () => {
   fencepost = await database.open()
   db = database.kysely<Tables>()
   pool = database.newPool()
+  pool.on('connect', tellLate)
 })
 
 beforeEach(async () => {
@@ -219,6 +221,7 @@ describe('a fenced session', () => {
     'select 1; commit; begin',
     'select 1; rollback and chain',
     'select 1; commit; select 1 / 0',
+    'select 1; rollback; select 1 / 0',
     'select 1; commit; begin; savepoint here; select 1 / 0',
     'select 1; abort and chain; savepoint here; select 1 / 0',
     `do 'begin null; end'; rollback`,

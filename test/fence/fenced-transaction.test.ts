@@ -15,6 +15,7 @@ import {
   inheritedFence,
 } from '../../src/index.ts'
 import { type TestDatabase, useDatabase } from '../support/database.ts'
+import { tellLate } from './late-status.ts'
 import { TcpProxy } from '../support/tcp-proxy.ts'
 
 const database = useDatabase()
@@ -362,18 +363,6 @@ const byCallback = (write: Write, options?: FencedTransactionOptions): Promise<v
     options,
   )
 
-/** Makes the packet with the status come after the one with the error, as it does now and then. */
-function tellLate({ connection }: PoolClient): void {
-  const emit = connection.emit.bind(connection) as (event: string, ...rest: unknown[]) => boolean
-  let hasFailed = false
-  connection.emit = (event: string, ...rest: unknown[]) => {
-    const isLate = hasFailed && event === 'readyForQuery'
-    hasFailed = event === 'errorMessage'
-    if (isLate) setImmediate(() => emit(event, ...rest))
-    return isLate || emit(event, ...rest)
-  }
-}
-
 describe.each([
   ['on Kysely', onKysely],
   ['on a pg pool', onPool],
@@ -459,8 +448,11 @@ describe.each([
       await run(`select 1; prepare transaction 'x'; begin`)
       await run(`insert into notes values (2, 'unfenced')`)
     })
-    await expect(writing).rejects.toMatchObject({ code: 'TRANSACTION_ENDED' })
-    await database.query(`rollback prepared 'x'`)
+    try {
+      await expect(writing).rejects.toMatchObject({ code: 'TRANSACTION_ENDED' })
+    } finally {
+      await database.query(`rollback prepared 'x'`)
+    }
     expect(await texts()).toEqual([])
   })
 
