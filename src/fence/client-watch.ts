@@ -29,10 +29,6 @@ export class ClientWatch {
     return this.#client === undefined ? undefined : this.#isLost
   }
 
-  get transactionStatus(): string | null | undefined {
-    return this.#client?.getTransactionStatus?.()
-  }
-
   /**
    * Finds the client while it takes the first statement, which nothing else gives away: it works when the caller's `pg` is
    * the copy that fencepost uses. With another copy the pool's owner has to listen to its clients' errors.

@@ -15,6 +15,7 @@ import {
 import { guardedClient } from './guarded-client.ts'
 import { OpenTransaction } from './open-transaction.ts'
 import { withGuardedSession } from './kysely-session.ts'
+import { TransactionWatch } from './transaction-watch.ts'
 
 /** A Kysely transaction whose every statement is fenced, and a fence for repositories. */
 export type FencedTransaction<DB> = Transaction<DB> & Fence
@@ -34,9 +35,12 @@ const isolationLevels = ['read uncommitted', 'read committed', 'repeatable read'
  * settles well, and rolls back when it throws or when the lease was lost meanwhile.
  *
  * Not guaranteed: effects of `work` outside the database. Do not catch and swallow an error of a statement in it; the
- * transaction is then rolled back (`TRANSACTION_ABORTED`).
+ * transaction is then rolled back (`TRANSACTION_ABORTED`). And a text of several statements that ends its transaction in the
+ * middle (`insert …; commit; insert …`) is refused only when it has run; nothing is sent after it. That is not seen on a Kysely
+ * with another copy of `pg`, or with another driver.
  *
  * @throws LeaseLostError, StaleTermError, HolderExpiredError: nothing was written.
+ * @throws FencepostError with code `TRANSACTION_ENDED` when `work` has ended the transaction, or sent a statement after its end.
  * @throws OutcomeUnknownError when the answer to COMMIT was lost.
  */
 export function fencedTransaction<DB, T>(
@@ -154,7 +158,8 @@ async function onPool<T>(
   progress: Progress,
 ): Promise<T> {
   const client = await pool.connect()
-  const transaction = new OpenTransaction()
+  const watch = new TransactionWatch(client)
+  const transaction = new OpenTransaction(watch)
   let isLost = false
   progress.connectionIsLost = () => isLost
   let isSpoilt = false
@@ -171,14 +176,12 @@ async function onPool<T>(
   try {
     progress.phase = 'beginning'
     const level = options.isolationLevel === undefined ? '' : ` isolation level ${options.isolationLevel}`
-    await client.query(`begin${level}; ${statement}`)
+    await watch.expecting(() => client.query(`begin${level}; ${statement}`))
     const result = await attempt(fence, progress, () => work(guardedClient(client, transaction)))
-    transaction.assertStillOpen(client.getTransactionStatus?.())
     transaction.beginEnd()
     // Refused when the work has ended the transaction and swallowed the error that said so.
     transaction.assertMaySend('commit')
-    transaction.isOver()
-    const { command } = await client.query('commit')
+    const { command } = await transaction.commit(() => client.query('commit'))
     if (command === 'ROLLBACK') throw abortedTransaction(fence.term)
     return result
   } catch (error) {
@@ -188,6 +191,7 @@ async function onPool<T>(
   } finally {
     client.off('error', onError)
     client.off('notice', onNotice)
+    watch.stop()
     client.release(isSpoilt || isLost)
   }
 }

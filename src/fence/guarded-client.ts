@@ -6,38 +6,34 @@ type Query = (...args: unknown[]) => unknown
 
 /**
  * A pool's client as the work of a fenced transaction gets it: it cannot end the transaction, and kept for longer it sends
- * nothing any more. Statements that return a promise are sent one after the other, each when it is known that the one
- * before has left the transaction open. Callbacks, cursors and streams go straight to `pg`.
+ * nothing any more. Statements are sent one after the other, each when it is known that the one before has left the transaction
+ * open. What sends itself, such as a cursor or a stream, goes straight to `pg`, and its answers are looked at when they come.
  */
 export function guardedClient(client: PoolClient, transaction: OpenTransaction): PoolClient {
   const send = (args: unknown[]): unknown => (client.query as Query).apply(client, args)
   let last: Promise<unknown> = Promise.resolve()
 
-  const inTurn = async (args: unknown[], before: Promise<unknown>): Promise<unknown> => {
-    await before
-    transaction.assertMaySend(textOf(args[0]))
-    try {
-      return await send(args)
-    } finally {
-      transaction.assertStillOpen(client.getTransactionStatus?.())
-    }
+  const inTurn = (args: unknown[]): Promise<unknown> => {
+    const answer = last.then(() => transaction.send(textOf(args[0]), async () => send(args)))
+    last = answer.catch(() => {})
+    return answer
   }
 
   const query: Query = (...args) => {
     const callback = callbackOf(args)
-    if (callback === undefined && !isSubmittable(args[0])) {
-      const result = inTurn(args, last)
-      last = result.catch(() => {})
-      return result
+    if (isSubmittable(args[0])) {
+      try {
+        transaction.assertMaySend(textOf(args[0]))
+      } catch (error) {
+        if (callback === undefined) throw error
+        process.nextTick(callback, error)
+        return undefined
+      }
+      return send(args)
     }
-    try {
-      transaction.assertMaySend(textOf(args[0]))
-    } catch (error) {
-      if (callback === undefined) throw error
-      process.nextTick(callback, error)
-      return undefined
-    }
-    return send(args)
+    if (callback === undefined) return inTurn(args)
+    callBack(callback, inTurn(withoutCallback(args)))
+    return undefined
   }
 
   return new Proxy(client, {
@@ -58,16 +54,31 @@ function refuseRelease(): never {
   )
 }
 
-export function callbackOf(args: unknown[]): ((error: unknown) => void) | undefined {
+type Callback = (error: unknown, result?: unknown) => void
+
+/** Answers to whoever has asked by callback. */
+export function callBack(callback: Callback, answer: Promise<unknown>): void {
+  answer.then(
+    (result) => process.nextTick(callback, null, result),
+    (error: unknown) => process.nextTick(callback, error),
+  )
+}
+
+export function callbackOf(args: unknown[]): Callback | undefined {
   const last = args.at(-1)
-  if (typeof last === 'function') return last as (error: unknown) => void
+  if (typeof last === 'function') return last as Callback
   const [config] = args
   return typeof config === 'object' &&
     config !== null &&
     'callback' in config &&
     typeof config.callback === 'function'
-    ? (config.callback as (error: unknown) => void)
+    ? (config.callback as Callback)
     : undefined
+}
+
+export function withoutCallback(args: unknown[]): unknown[] {
+  if (typeof args.at(-1) === 'function') return args.slice(0, -1)
+  return [{ ...(args[0] as object), callback: undefined }, ...args.slice(1)]
 }
 
 /** What sends itself, such as a cursor or a stream. */

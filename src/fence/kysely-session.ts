@@ -1,6 +1,7 @@
 import type { CompiledQuery, DatabaseConnection, Kysely, QueryResult } from 'kysely'
 import { ClientWatch } from './client-watch.ts'
 import { OpenTransaction } from './open-transaction.ts'
+import { TransactionWatch } from './transaction-watch.ts'
 
 /** What is seen of a session while it is guarded. */
 export interface SessionWatch {
@@ -45,7 +46,8 @@ class SessionGuard implements SessionWatch {
   readonly #executeQuery: DatabaseConnection['executeQuery']
   readonly #streamQuery: DatabaseConnection['streamQuery']
   readonly #fence: string
-  readonly #transaction = new OpenTransaction()
+  #transaction = new OpenTransaction()
+  #transactionWatch: TransactionWatch | undefined
   #hasBegun = false
   readonly #watch: ClientWatch
 
@@ -84,6 +86,7 @@ class SessionGuard implements SessionWatch {
     this.#connection.executeQuery = this.#executeQuery
     this.#connection.streamQuery = this.#streamQuery
     this.#watch.stop()
+    this.#transactionWatch?.stop()
   }
 
   async #execute<R>(
@@ -95,7 +98,11 @@ class SessionGuard implements SessionWatch {
     if (!this.#hasBegun) {
       this.#hasBegun = true
       try {
-        return await this.#watch.first(() => send(`${query.sql}; ${this.#fence}`))
+        const result = await this.#watch.first(() => send(`${query.sql}; ${this.#fence}`))
+        const { client } = this.#watch
+        this.#transactionWatch = client && new TransactionWatch(client)
+        this.#transaction = new OpenTransaction(this.#transactionWatch)
+        return result
       } catch (error) {
         // The server has begun, but Kysely takes a failed begin for none and would leave the transaction open.
         await send('rollback').catch(() => {})
@@ -103,14 +110,15 @@ class SessionGuard implements SessionWatch {
       }
     }
     const { stage } = this.#transaction
-    if (stage !== 'working' && (query.sql === 'rollback' || (stage === 'ending' && query.sql === 'commit'))) {
-      // Kysely's own. A ROLLBACK may follow a COMMIT that failed.
+    // Kysely's own. A ROLLBACK may follow a COMMIT that failed.
+    if (stage === 'ending' && query.sql === 'commit') {
+      this.#transaction.assertStillOpen()
+      return this.#transaction.commit(() => send(query.sql))
+    }
+    if (stage !== 'working' && query.sql === 'rollback') {
       this.#transaction.isOver()
       return send(query.sql)
     }
-    this.#transaction.assertMaySend(query.sql)
-    const result = await send(query.sql)
-    this.#transaction.assertStillOpen(this.#watch.transactionStatus)
-    return result
+    return this.#transaction.send(query.sql, () => send(query.sql))
   }
 }

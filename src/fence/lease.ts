@@ -55,7 +55,8 @@ export class Lease extends HeldLease implements Fence {
     work: (tx: never) => Promise<T>,
     options?: FencedTransactionOptions,
   ): Promise<T> {
-    return this.#watchingForEnd(
+    return watchingForEnd(
+      [this],
       fencedTransaction(this, source as Pool, work as (client: PoolClient) => Promise<T>, options),
     )
   }
@@ -92,25 +93,16 @@ export class Lease extends HeldLease implements Fence {
     work: (session: never) => Promise<T>,
     options?: FencedSessionOptions,
   ): Promise<T> {
-    return this.#watchingForEnd(
+    return watchingForEnd(
+      [this],
       fencedSession(this, source as Pool, work as (client: PoolClient) => Promise<T>, options),
     )
   }
 
-  async #watchingForEnd<T>(writing: Promise<T>): Promise<T> {
-    try {
-      return await writing
-    } catch (error) {
-      // The term is over although the heartbeat goes on: somebody has released it by force. The fence was the first
-      // statement of the transaction, so it cannot have looked at rows that are older than the grant.
-      if (isOfTerm(error, this)) this.lost('taken', error)
-      throw error
-    }
-  }
-
   /**
    * Fences the transaction that is open on a `pg` client. It must be the first statement after `begin`, outside any
-   * savepoint.
+   * savepoint. It does not see what is sent later, so keep COMMIT and ROLLBACK out of texts of several statements: what comes
+   * after them is not fenced. `transaction` notices that.
    *
    * @throws StaleTermError, HolderExpiredError, ForeignLeaseError: roll back, nothing may be written.
    * @example
@@ -152,6 +144,18 @@ export class Lease extends HeldLease implements Fence {
   /** Environment variables that let a child process fence its writes by this term: see `inheritedFence`. */
   get environment(): Record<string, string> {
     return fenceEnvironment(this.term)
+  }
+}
+
+/** Tells the lease that its term is over when the database has refused a write for it. */
+export async function watchingForEnd<T>(leases: readonly Lease[], writing: Promise<T>): Promise<T> {
+  try {
+    return await writing
+  } catch (error) {
+    // The term is over although the heartbeat goes on: somebody has released it by force. The fence was the first
+    // statement of the transaction, so it cannot have looked at rows that are older than the grant.
+    leases.find((lease) => isOfTerm(error, lease))?.lost('taken', error)
+    throw error
   }
 }
 

@@ -9,7 +9,7 @@ import {
   type FencedTransactionOptions,
   fencedTransaction,
 } from './fenced-transaction.ts'
-import type { Lease } from './lease.ts'
+import { type Lease, watchingForEnd } from './lease.ts'
 
 /**
  * Several leases that were granted together, all or none, with one token each. Each can be used by itself as well.
@@ -79,7 +79,7 @@ export class Leases implements Fence, AsyncDisposable, Iterable<Lease> {
    * A fenced transaction under all of them: see `Lease.transaction`. A protected table, or a repository with the option `lease`,
    * takes the fence of the lease that guards it.
    *
-   * @throws what `Lease.transaction` throws, naming the lease that it was refused for.
+   * @throws what `Lease.transaction` throws, naming the lease that it was refused for. That one is lost, the others are not.
    */
   transaction<DB, T>(
     db: Kysely<DB>,
@@ -91,12 +91,15 @@ export class Leases implements Fence, AsyncDisposable, Iterable<Lease> {
     work: (client: PoolClient) => Promise<T>,
     options?: FencedTransactionOptions,
   ): Promise<T>
-  transaction<T>(
+  async transaction<T>(
     source: Kysely<unknown> | Pool,
     work: (tx: never) => Promise<T>,
     options?: FencedTransactionOptions,
   ): Promise<T> {
-    return fencedTransaction(this, source as Pool, work as (client: PoolClient) => Promise<T>, options)
+    return watchingForEnd(
+      this.#leases,
+      fencedTransaction(this, source as Pool, work as (client: PoolClient) => Promise<T>, options),
+    )
   }
 
   /** Fences the transaction that is open on a `pg` client by all of them: see `Lease.fence`. */

@@ -1,7 +1,6 @@
 import { FencepostError } from '../errors.ts'
-
-/** `pg`'s letter for a session in which no transaction is open. */
-const noTransaction = 'I'
+import { isTransactionControl } from './transaction-control.ts'
+import type { TransactionWatch } from './transaction-watch.ts'
 
 /**
  * A fenced transaction as its statements see it: open while the caller works, then being ended by fencepost, then over.
@@ -9,7 +8,14 @@ const noTransaction = 'I'
  * ROLLBACK was, for the same reason.
  */
 export class OpenTransaction {
+  readonly #watch: TransactionWatch | undefined
   #stage: 'working' | 'ending' | 'over' = 'working'
+  #refusal: FencepostError | undefined
+
+  /** Without a watch the transaction is not seen, and only what is sent can be looked at. */
+  constructor(watch?: TransactionWatch) {
+    this.#watch = watch
+  }
 
   /** @throws FencepostError with code `TRANSACTION_ENDED` */
   assertMaySend(sql: string): void {
@@ -20,26 +26,39 @@ export class OpenTransaction {
           'commit, throw to roll back.',
       )
     }
+    this.assertStillOpen()
     if (this.#stage === 'over') {
-      throw new FencepostError(
-        'TRANSACTION_ENDED',
-        'a statement came after the fenced transaction had ended, and was not sent. Await every statement of the work.',
+      throw (
+        this.#refusal ??
+        new FencepostError(
+          'TRANSACTION_ENDED',
+          'a statement came after the fenced transaction had ended, and was not sent. Await every statement of the work.',
+        )
       )
     }
+    this.#watch?.sends(sql)
   }
 
   /**
-   * Looks at what the session says of itself after a statement, for one that ended the transaction in disguise, such as
-   * `select 1; commit`. A driver that does not tell (`undefined`) cannot be looked at.
+   * Sends a statement of the work, and looks for one that has ended the transaction in disguise, such as `select 1; commit` or
+   * `select 1; commit; begin`.
    */
-  assertStillOpen(status: string | null | undefined): void {
-    if (this.#stage !== 'working' || status !== noTransaction) return
+  async send<T>(sql: string, send: () => Promise<T>): Promise<T> {
+    this.assertMaySend(sql)
+    try {
+      return await send()
+    } finally {
+      await this.#watch?.settled()
+      this.assertStillOpen()
+    }
+  }
+
+  /** @throws FencepostError with code `TRANSACTION_ENDED` when the work has ended the transaction. */
+  assertStillOpen(): void {
+    if (this.#stage === 'over' || this.#watch?.isOver !== true) return
     this.#stage = 'over'
-    throw new FencepostError(
-      'TRANSACTION_ENDED',
-      'the work has ended its fenced transaction itself. What it wrote before is written or rolled back as it said; nothing ' +
-        'more is sent, because it would not be fenced.',
-    )
+    this.#refusal = endedByWork()
+    throw this.#refusal
   }
 
   /** The work is done: transaction control is fencepost's from now on. */
@@ -47,7 +66,17 @@ export class OpenTransaction {
     if (this.#stage === 'working') this.#stage = 'ending'
   }
 
-  /** COMMIT or ROLLBACK is being sent: nothing of the work may follow. */
+  /** Sends COMMIT: nothing of the work may follow. */
+  async commit<T>(send: () => Promise<T>): Promise<T> {
+    this.#stage = 'over'
+    if (this.#watch === undefined) return send()
+    const result = await this.#watch.expecting(send)
+    // What sends itself may have been on its way until now.
+    if (this.#watch.isReplaced) throw endedByWork()
+    return result
+  }
+
+  /** ROLLBACK is being sent: nothing of the work may follow. */
   isOver(): void {
     this.#stage = 'over'
   }
@@ -57,61 +86,10 @@ export class OpenTransaction {
   }
 }
 
-/** Whether a statement would end the transaction, or begin another. `rollback to` a savepoint does not. */
-export function isTransactionControl(sql: string): boolean {
-  const [first = '', second = '', third = ''] = leadingWords(sql, 3)
-  switch (first) {
-    case 'begin':
-    case 'commit':
-    case 'end':
-    case 'abort':
-      return true
-    case 'start':
-    case 'prepare':
-      return second === 'transaction'
-    case 'rollback':
-      return second !== 'to' && third !== 'to'
-    default:
-      return false
-  }
-}
-
-const name = /[a-z_][\w$]*/iy
-
-/** The first words of a statement in lower case, over blanks and comments, which nest as PostgreSQL's do. */
-function leadingWords(sql: string, count: number): string[] {
-  const words: string[] = []
-  let at = 0
-  while (words.length < count && at < sql.length) {
-    if (sql.startsWith('--', at)) {
-      const end = sql.indexOf('\n', at)
-      at = end < 0 ? sql.length : end + 1
-    } else if (sql.startsWith('/*', at)) {
-      at = endOfComment(sql, at)
-    } else if (/\s/.test(sql[at]!)) {
-      at += 1
-    } else {
-      name.lastIndex = at
-      const word = name.exec(sql)?.[0]
-      if (word === undefined) break
-      words.push(word.toLowerCase())
-      at += word.length
-    }
-  }
-  return words
-}
-
-function endOfComment(sql: string, start: number): number {
-  let depth = 0
-  let at = start
-  do {
-    if (sql.startsWith('/*', at)) {
-      depth += 1
-      at += 2
-    } else if (sql.startsWith('*/', at)) {
-      depth -= 1
-      at += 2
-    } else at += 1
-  } while (depth > 0 && at < sql.length)
-  return at
+function endedByWork(): FencepostError {
+  return new FencepostError(
+    'TRANSACTION_ENDED',
+    'the work has ended its fenced transaction itself, or begun another. What it wrote before is written or rolled back as it ' +
+      'said, and what came after in the same text was not fenced. Nothing more is sent.',
+  )
 }

@@ -13,9 +13,10 @@ import {
   termAtFault,
   transactionFailure,
 } from './fence-failure.ts'
-import { callbackOf, isSubmittable, textOf } from './guarded-client.ts'
+import { callBack, callbackOf, isSubmittable, textOf, withoutCallback } from './guarded-client.ts'
 import { controlNotAlone, endedInside, notInTransaction } from './session-failure.ts'
-import { tellsOfControl, transactionControl } from './transaction-control.ts'
+import { transactionControl } from './transaction-control.ts'
+import { TransactionWatch } from './transaction-watch.ts'
 
 export interface GateOptions extends FenceBounds {
   readonly outsideTransactions?: boolean | undefined
@@ -39,6 +40,7 @@ export class SessionGate {
   readonly #fence: Fence
   readonly #client: Client
   readonly #send: Query
+  readonly #watch: TransactionWatch
   readonly #fenceSql: string
   readonly #mayGoOutside: boolean
   #last: Promise<unknown> = Promise.resolve()
@@ -61,6 +63,7 @@ export class SessionGate {
   constructor(fence: Fence, client: Client, options: GateOptions) {
     this.#fence = fence
     this.#client = client
+    this.#watch = new TransactionWatch(client)
     this.#fenceSql = fenceLiterals(fence, options)
     this.#mayGoOutside = options.outsideTransactions ?? false
     this.#send = client.query.bind(client) as Query
@@ -102,6 +105,7 @@ export class SessionGate {
   async finish(): Promise<void> {
     this.#isOver = true
     await this.#last
+    if (this.#watch.isReplaced) throw await this.#refused(endedInside(this.#fence))
     if (this.#refusal !== undefined || this.#client.getTransactionStatus() === 'I') return
     await this.#rollBack()
     throw new DatabaseError(
@@ -116,6 +120,7 @@ export class SessionGate {
     this.#isOver = true
     this.#client.off('error', this.#onLoss)
     this.#client.off('notice', this.#onNotice)
+    this.#watch.stop()
   }
 
   #query(...args: unknown[]): unknown {
@@ -123,10 +128,7 @@ export class SessionGate {
     if (callback === undefined && isSubmittable(args[0])) return this.#submit(args)
     const answer = this.#inTurn(callback === undefined ? args : withoutCallback(args))
     if (callback === undefined) return answer
-    answer.then(
-      (result) => process.nextTick(callback, null, result),
-      (error: unknown) => process.nextTick(callback, error),
-    )
+    callBack(callback, answer)
     return undefined
   }
 
@@ -147,6 +149,7 @@ export class SessionGate {
         'in a fenced session a cursor or a stream can be sent only in an open transaction, with every statement before it awaited',
       )
     }
+    this.#watch.sends(textOf(args[0]))
     return this.#send(...args)
   }
 
@@ -154,15 +157,17 @@ export class SessionGate {
     const text = textOf(args[0])
     const control = transactionControl(text)
     // So that a tool can clean up after a refusal.
-    if (control === 'rollback' && !this.#isOver && !this.#isLost) return this.#ask(...args)
+    if (control === 'rollback' && !this.#isOver && !this.#isLost) return this.#control(args)
     this.#assertMaySend()
     // What was not sent cannot be in doubt.
     if (this.#isLost) throw await this.#refused(this.#asCutOff())
+    // What sends itself is not waited for.
+    if (this.#watch.isReplaced) throw await this.#refused(endedInside(this.#fence))
     if (control === 'unclear') throw await this.#refused(controlNotAlone())
     const isOpen = this.#client.getTransactionStatus() !== 'I'
     if (control === 'begin' && !isOpen) return this.#begin(text)
     if (control === 'commit' && isOpen) return this.#commit(args)
-    if (control !== undefined) return this.#ask(...args)
+    if (control !== undefined) return this.#control(args)
     return isOpen ? this.#within(args) : this.#alone(args)
   }
 
@@ -178,7 +183,8 @@ export class SessionGate {
   async #begin(text: string): Promise<unknown> {
     const results = await this.#tried('beginning', () => {
       this.#fence.assertHeld?.()
-      return this.#ask(`${text}\n; ${this.#fenceSql}`)
+      this.#watch.reset()
+      return this.#control([`${text}\n; ${this.#fenceSql}`])
     })
     return (results as unknown[])[0]
   }
@@ -187,7 +193,8 @@ export class SessionGate {
     return this.#tried('committing', async () => {
       // As in a fenced transaction: nobody should see one term both lost and committed.
       this.#fence.assertHeld?.()
-      const result = (await this.#ask(...args)) as { command: string }
+      const result = (await this.#control(args)) as { command: string }
+      if (this.#watch.isReplaced) throw endedInside(this.#fence)
       if (result.command === 'ROLLBACK') throw abortedTransaction(this.#fence.term)
       if (this.#isCommitDoubtful) throw doubtfulCommit(this.#fence.term)
       return result
@@ -197,14 +204,12 @@ export class SessionGate {
   /** In an open transaction, which is fenced. */
   async #within(args: unknown[]): Promise<unknown> {
     return this.#tried('working', async () => {
-      let hasControl = false
+      this.#watch.sends(textOf(args[0]))
       try {
-        const result = await this.#ask(...args)
-        hasControl = tellsOfControl(textOf(args[0]), result)
-        return result
+        return await this.#ask(...args)
       } finally {
         // oxlint-disable-next-line no-unsafe-finally -- What ended the fence matters more than the statement's own fate.
-        if (hasControl || this.#client.getTransactionStatus() === 'I') throw endedInside(this.#fence)
+        if (this.#watch.isOver) throw endedInside(this.#fence)
       }
     })
   }
@@ -259,13 +264,16 @@ export class SessionGate {
     return cutOff(this.#fence.term, this.#loss)
   }
 
+  /** A statement of transaction control that is meant to be. */
+  async #control(args: unknown[]): Promise<unknown> {
+    return this.#watch.expecting(() => this.#ask(...args))
+  }
+
   async #ask(...args: unknown[]): Promise<unknown> {
     try {
       return await this.#send(...args)
-    } catch (error) {
-      // In which state an error has left the session the server says only after the error, perhaps not in the same packet.
-      if (!isConnectionLoss(error, this.#isLost)) await Promise.resolve(this.#send('')).catch(() => {})
-      throw error
+    } finally {
+      await this.#watch.settled()
     }
   }
 
@@ -297,7 +305,7 @@ export class SessionGate {
     const { promise: timeout, resolve } = Promise.withResolvers<void>()
     const timer = setTimeout(resolve, rollbackWithinMs)
     try {
-      await Promise.race([this.#ask('rollback'), timeout])
+      await Promise.race([this.#control(['rollback']), timeout])
     } catch {
       // The session is ended in any case.
     } finally {
@@ -314,9 +322,4 @@ function settings(pid: number | 'null'): string {
          then pg_catalog.set_config('fencepost.fence', pg_catalog.current_setting('fencepost.fence'), false) end,
     case when pg_catalog.pg_backend_pid() = ${pid} and (${own} = '0' or ${own}::interval > ${idle}::interval and ${idle} <> '0')
          then pg_catalog.set_config('idle_session_timeout', ${idle}, false) end`
-}
-
-function withoutCallback(args: unknown[]): unknown[] {
-  if (typeof args.at(-1) === 'function') return args.slice(0, -1)
-  return [{ ...(args[0] as object), callback: undefined }, ...args.slice(1)]
 }

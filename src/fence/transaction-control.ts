@@ -1,4 +1,21 @@
-import { isTransactionControl } from './open-transaction.ts'
+/** Whether a statement would end the transaction, or begin another. `rollback to` a savepoint does not. */
+export function isTransactionControl(sql: string): boolean {
+  const [first = '', second = '', third = ''] = leadingWords(sql, 3)
+  switch (first) {
+    case 'begin':
+    case 'commit':
+    case 'end':
+    case 'abort':
+      return true
+    case 'start':
+    case 'prepare':
+      return second === 'transaction'
+    case 'rollback':
+      return second !== 'to' && third !== 'to'
+    default:
+      return false
+  }
+}
 
 /** What a text does to the transaction. `unclear`: control that is not a statement of its own, so that one cannot tell. */
 export type TransactionControl = 'begin' | 'commit' | 'rollback' | 'unclear'
@@ -18,13 +35,56 @@ export function transactionControl(sql: string): TransactionControl | undefined 
   return first === 'rollback' || first === 'abort' ? 'rollback' : 'begin'
 }
 
-/** Whether the answers to a text of several statements tell of transaction control in the middle of it. */
-export function tellsOfControl(sql: string, result: unknown): boolean {
-  if (!Array.isArray(result)) return false
-  const commands = result.map((one: { command?: unknown }) => one.command)
-  return (
-    commands.some((command) => command === 'COMMIT' || command === 'BEGIN' || command === 'START') ||
-    // Alone it tells nothing: going back to a savepoint has the same name.
-    (commands.includes('ROLLBACK') && /\bchain\b/i.test(sql))
-  )
+/** Whether ROLLBACK AND CHAIN may be among the statements of a text. */
+export function mayChain(sql: string): boolean {
+  if (!/\bchain\b/i.test(sql)) return false
+  return Array.from(sql.matchAll(/\b(rollback|abort)\b/gi)).some(({ index }) => {
+    const [, second, third, fourth] = leadingWords(sql, 4, index)
+    return (second === 'and' && third === 'chain') || (third === 'and' && fourth === 'chain')
+  })
+}
+
+const name = /[a-z_][\w$]*/iy
+
+const endOfLine = /[\n\r]/g
+
+/**
+ * The first words of a statement in lower case, over blanks and comments, which nest as PostgreSQL's do, and over empty
+ * statements.
+ */
+function leadingWords(sql: string, count: number, start = 0): string[] {
+  const words: string[] = []
+  let at = start
+  while (words.length < count && at < sql.length) {
+    if (sql.startsWith('--', at)) {
+      endOfLine.lastIndex = at
+      at = endOfLine.test(sql) ? endOfLine.lastIndex : sql.length
+    } else if (sql.startsWith('/*', at)) {
+      at = endOfComment(sql, at)
+    } else if (/\s/.test(sql[at]!) || (sql[at] === ';' && words.length === 0)) {
+      at += 1
+    } else {
+      name.lastIndex = at
+      const word = name.exec(sql)?.[0]
+      if (word === undefined) break
+      words.push(word.toLowerCase())
+      at += word.length
+    }
+  }
+  return words
+}
+
+function endOfComment(sql: string, start: number): number {
+  let depth = 0
+  let at = start
+  do {
+    if (sql.startsWith('/*', at)) {
+      depth += 1
+      at += 2
+    } else if (sql.startsWith('*/', at)) {
+      depth -= 1
+      at += 2
+    } else at += 1
+  } while (depth > 0 && at < sql.length)
+  return at
 }

@@ -286,6 +286,25 @@ describe('from the library', () => {
     })
   })
 
+  test('of several leases the one that was taken away is lost, and the others are not', async () => {
+    const old = await database.open()
+    const operator = await database.open()
+    const leases = await old.acquireAll(['several/kept', 'several/taken'])
+    const taken = leases.get('several/taken')
+    await operator.forceRelease(taken.name, taken.token, { reason: 'a test' })
+    expect(leases.isHeld).toBe(true)
+    await expect(leases.transaction(database.pool, async () => {})).rejects.toMatchObject({
+      code: 'STALE_TERM',
+      lease: 'several/taken',
+      by: 'lease',
+    })
+    expect(taken.state).toBe('lost')
+    expect(taken.loss).toMatchObject({ reason: 'taken', token: taken.token })
+    expect(leases.get('several/kept').state).toBe('held')
+    expect(leases.signal.reason).toBe(taken.loss)
+    await leases.release()
+  })
+
   test('a lease that was taken away and is only given back says not-held', async () => {
     const fencepost = await database.open()
     const lease = await fencepost.acquire('given back late')

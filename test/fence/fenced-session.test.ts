@@ -11,6 +11,7 @@ import {
   fencedSession,
 } from '../../src/index.ts'
 import { useDatabase } from '../support/database.ts'
+import { tellLate } from './late-status.ts'
 import { PgBouncer, pgbouncerReason } from '../support/pgbouncer.ts'
 import { TcpProxy } from '../support/tcp-proxy.ts'
 
@@ -31,6 +32,7 @@ beforeAll(async () => {
   fencepost = await database.open()
   db = database.kysely<Tables>()
   pool = database.newPool()
+  pool.on('connect', tellLate)
 })
 
 beforeEach(async () => {
@@ -219,15 +221,50 @@ describe('a fenced session', () => {
     'select 1; commit; begin',
     'select 1; rollback and chain',
     'select 1; commit; select 1 / 0',
+    'select 1; rollback; select 1 / 0',
+    'select 1; commit; begin; savepoint here; select 1 / 0',
+    'select 1; abort and chain; savepoint here; select 1 / 0',
     `do 'begin null; end'; rollback`,
   ])('%j in disguise: nothing more is sent', async (text) => {
     const writing = lease.session(pool, async (client) => {
       await client.query('begin')
       await client.query(text).catch(() => {})
+      if (text.includes('savepoint')) await client.query('rollback to here').catch(() => {})
       await add(client, 'unfenced').catch(() => {})
     })
     await expect(writing).rejects.toMatchObject({ code: 'TRANSACTION_ENDED' })
     expect(await texts()).toEqual([])
+  })
+
+  test('hears of the end of a transaction in what sends itself', async () => {
+    const writing = lease.session(pool, async (client) => {
+      await client.query('begin')
+      const query = client.query(new Query('select 1; commit; begin'))
+      await new Promise((resolve) => query.on('end', resolve))
+      await add(client, 'unfenced').catch(() => {})
+    })
+    await expect(writing).rejects.toMatchObject({ code: 'TRANSACTION_ENDED' })
+    const last = lease.session(pool, async (client) => {
+      await client.query('begin')
+      client.query(new Query('select 1; commit; begin'))
+      await client.query('commit').catch(() => {})
+    })
+    await expect(last).rejects.toMatchObject({ code: 'TRANSACTION_ENDED' })
+    expect(await texts()).toEqual([])
+  })
+
+  test('takes no word for the deed: chains in a text that is undone, begun twice, committed without a begin', async () => {
+    await lease.session(pool, async (client) => {
+      await client.query('commit')
+      await client.query('begin')
+      await client.query('begin')
+      await client.query('savepoint here')
+      await client.query(`insert into notes values ('rollback'), ('a chain'); rollback to here`)
+      await client.query('select 1 / 0; rollback and chain').catch(() => {})
+      await client.query('rollback')
+      await add(client, 'after')
+    })
+    expect(await texts()).toEqual(['after'])
   })
 
   test('may use savepoints, callbacks, prepared statements, and cursors in a transaction', async () => {

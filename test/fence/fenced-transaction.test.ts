@@ -1,8 +1,9 @@
 import { Kysely, PostgresDialect, sql } from 'kysely'
-import { Pool, type PoolClient, Query } from 'pg'
+import { Pool, type PoolClient, Query, type QueryConfig } from 'pg'
 import { afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest'
 import {
   DatabaseError,
+  type FencedTransactionOptions,
   type Fencepost,
   ForeignLeaseError,
   HolderExpiredError,
@@ -14,6 +15,7 @@ import {
   inheritedFence,
 } from '../../src/index.ts'
 import { type TestDatabase, useDatabase } from '../support/database.ts'
+import { tellLate } from './late-status.ts'
 import { TcpProxy } from '../support/tcp-proxy.ts'
 
 const database = useDatabase()
@@ -39,8 +41,9 @@ beforeAll(async () => {
   await createNotes(database)
   await createNotes(elsewhere)
   fencepost = await database.open()
-  db = database.kysely<Tables>()
   pool = database.newPool()
+  pool.on('connect', tellLate)
+  db = new Kysely({ dialect: new PostgresDialect({ pool }) })
 })
 
 beforeEach(async () => {
@@ -339,22 +342,40 @@ describe('a fenced transaction on Kysely', () => {
   )
 })
 
+type Write = (run: (text: string) => Promise<unknown>) => Promise<void>
+
+const onKysely = (write: Write, options?: FencedTransactionOptions): Promise<void> =>
+  lease.transaction(db, (tx) => write((text) => sql.raw(text).execute(tx)), options)
+
+const onPool = (write: Write, options?: FencedTransactionOptions): Promise<void> =>
+  lease.transaction(pool, (client) => write((text) => client.query(text)), options)
+
+const byCallback = (write: Write, options?: FencedTransactionOptions): Promise<void> =>
+  lease.transaction(
+    pool,
+    (client) =>
+      write(
+        (text) =>
+          new Promise((resolve, reject) =>
+            client.query(text, (error, result) => (error ? reject(error) : resolve(result))),
+          ),
+      ),
+    options,
+  )
+
 describe.each([
-  [
-    'on Kysely',
-    (write: (run: (text: string) => Promise<unknown>) => Promise<void>) =>
-      lease.transaction(db, (tx) => write((text) => sql.raw(text).execute(tx))),
-  ],
-  [
-    'on a pg pool',
-    (write: (run: (text: string) => Promise<unknown>) => Promise<void>) =>
-      lease.transaction(pool, (client) => write((text) => client.query(text))),
-  ],
+  ['on Kysely', onKysely],
+  ['on a pg pool', onPool],
+  ['on a pg pool by callbacks', byCallback],
 ])('work that ends its transaction itself, %s', (_, transaction) => {
   test.each([
     'commit',
     '/* quietly */ commit',
     '-- really\n commit',
+    ';commit',
+    '; -- a\n ;rollback and chain',
+    '-- a\rcommit',
+    '-- a\rcommit and chain',
     'select 1; commit',
     'rollback',
     `do 'begin null; end'; commit`,
@@ -379,6 +400,81 @@ describe.each([
       expect(await texts()).toEqual([])
     },
   )
+
+  test.each([
+    'select 1; commit; begin',
+    'select 1; commit and chain',
+    'select 1; rollback; start transaction',
+    'select 1; rollback and chain',
+    'select 1; abort work /* and */ and -- so\r chain',
+    `do 'begin null; end'; end; begin`,
+    'select 1; commit; select 1 / 0',
+    'select 1; rollback; select 1 / 0',
+    'select 1; commit; begin; savepoint here; select 1 / 0',
+    'select 1; rollback and chain; savepoint here; select 1 / 0',
+  ])(
+    '%j: nothing more is sent, although the session is in a transaction or the error is swallowed',
+    async (text) => {
+      const writing = transaction(async (run) => {
+        await run(text).catch(() => {})
+        if (text.includes('savepoint')) await run('rollback to here').catch(() => {})
+        await run(`insert into notes values (2, 'unfenced')`).catch(() => {})
+      })
+      await expect(writing).rejects.toMatchObject({ code: 'TRANSACTION_ENDED' })
+      expect(await texts()).toEqual([])
+    },
+  )
+
+  test.each(['read uncommitted', 'read committed', 'repeatable read', 'serializable'] as const)(
+    'in the middle of a text is noticed at %s',
+    async (isolationLevel) => {
+      for (const text of ['select 1; commit; begin', 'select 1; commit; select 1 / 0']) {
+        const writing = transaction(
+          async (run) => {
+            await run(text).catch(() => {})
+            await run(`insert into notes values (2, 'unfenced')`).catch(() => {})
+          },
+          { isolationLevel },
+        )
+        // oxlint-disable-next-line no-await-in-loop -- One after the other.
+        await expect(writing).rejects.toMatchObject({ code: 'TRANSACTION_ENDED' })
+      }
+      expect(await texts()).toEqual([])
+    },
+  )
+
+  test('by preparing it is noticed, too', async () => {
+    const writing = transaction(async (run) => {
+      await run(`select 1; prepare transaction 'x'; begin`)
+      await run(`insert into notes values (2, 'unfenced')`)
+    })
+    try {
+      await expect(writing).rejects.toMatchObject({ code: 'TRANSACTION_ENDED' })
+    } finally {
+      await database.query(`rollback prepared 'x'`)
+    }
+    expect(await texts()).toEqual([])
+  })
+
+  test('texts of several statements without it go through: savepoints, and words that only look like it', async () => {
+    await transaction(async (run) => {
+      await run(`insert into notes values (1, 'commit'); savepoint here; select 'begin; commit and chain'`)
+      await run(`insert into notes values (2, 'undone'); rollback to here`)
+      await run(`insert into notes values (3, 'a chain'); savepoint there; rollback to there; select 1`)
+      await run(`create function pg_temp.f() returns void language sql begin atomic select 1; select 2; end`)
+      // The server refuses to end a transaction from inside of a block or a procedure.
+      await run(`do 'begin commit; end'; select 1`).catch((error: unknown) =>
+        expect(error).toMatchObject({ code: '2D000' }),
+      )
+      await run('rollback work to savepoint there')
+      await run('select 1; select 1 / 0').catch((error: unknown) =>
+        expect(error).toMatchObject({ code: '22012' }),
+      )
+      await run('rollback to there; release there')
+      await run(`;insert into notes values (4, 'after'); ;`)
+    })
+    expect(await texts()).toEqual(['commit', 'a chain', 'after'])
+  })
 
   test('a warning of a deferred trigger does not make a known commit unknown', async () => {
     await database.query(`
@@ -448,11 +544,43 @@ describe('a fenced transaction on a pg pool', () => {
     expect(await texts()).toEqual([])
   })
 
-  test('works with a pg that does not tell its transaction status', async () => {
+  test('works with a pg that does not tell its transaction status, and hears of its end all the same', async () => {
     const older = database.newPool()
     older.on('connect', (client) => Object.assign(client, { getTransactionStatus: undefined }))
     await lease.transaction(older, (client) => client.query(`insert into notes values (1, 'older')`))
+    for (const text of ['select 1; commit', 'select 1; commit; begin', 'select 1; rollback; select 1 / 0']) {
+      const writing = lease.transaction(older, async (client) => {
+        await client.query(text).catch(() => {})
+        await client.query(`insert into notes values (2, 'unfenced')`).catch(() => {})
+      })
+      // oxlint-disable-next-line no-await-in-loop -- One after the other.
+      await expect(writing).rejects.toMatchObject({ code: 'TRANSACTION_ENDED' })
+    }
     expect(await texts()).toEqual(['older'])
+  })
+
+  test('ends a session that does not say what an error has left, as with the option rows', async () => {
+    const small = database.newPool({ max: 1 })
+    const writing = lease.transaction(small, async (client) => {
+      const config: object = { text: 'select 1 / $1::integer', values: [0], rows: 1 }
+      await client.query(config as QueryConfig)
+    })
+    await expect(writing).rejects.toMatchObject({ code: '22012' })
+    expect((await small.query('select 1 as n')).rows).toEqual([{ n: 1 }])
+  })
+
+  test('hears of the end in what sends itself, at the latest when it has committed', async () => {
+    const writing = lease.transaction(pool, async (client) => {
+      const query = client.query(new Query('select 1; commit; begin'))
+      await new Promise((resolve) => query.on('end', resolve))
+      await client.query(`insert into notes values (1, 'unfenced')`).catch(() => {})
+    })
+    await expect(writing).rejects.toMatchObject({ code: 'TRANSACTION_ENDED' })
+    expect(await texts()).toEqual([])
+    const floating = lease.transaction(pool, async (client) => {
+      client.query(new Query('select 1; commit; begin'))
+    })
+    await expect(floating).rejects.toMatchObject({ code: 'TRANSACTION_ENDED' })
   })
 
   test('sends nothing through a client that is kept for longer', async () => {
@@ -505,6 +633,58 @@ describe('a fenced transaction on a pg pool', () => {
     await destroyed.selectFrom('notes').selectAll().execute()
     await destroyed.destroy()
     await expect(lease.transaction(destroyed, async () => {})).rejects.toMatchObject({ code: 'POOL_ENDED' })
+  })
+})
+
+describe('looking for the end of the transaction', () => {
+  /** How often the server has said that it is ready. */
+  const roundTrips = async (run: (source: Pool) => Promise<unknown>): Promise<number> => {
+    const counted = database.newPool({ max: 1 })
+    let trips = 0
+    counted.on('connect', ({ connection }) => connection.on('readyForQuery', () => (trips += 1)))
+    await run(counted)
+    return trips
+  }
+
+  const kyselyOn = (source: Pool): Kysely<Tables> =>
+    new Kysely({ dialect: new PostgresDialect({ pool: source }) })
+
+  const several = `insert into notes values (1, 'a'); select 1`
+
+  test('costs no round trip', async () => {
+    const ofPool = await roundTrips((source) =>
+      lease.transaction(source, async (client) => {
+        await client.query(several)
+        await client.query('savepoint here')
+      }),
+    )
+    await database.query('truncate notes')
+    const ofKysely = await roundTrips((source) =>
+      lease.transaction(kyselyOn(source), async (tx) => {
+        await sql.raw(several).execute(tx)
+        await sql`savepoint here`.execute(tx)
+      }),
+    )
+    expect([ofPool, ofKysely]).toEqual([4, 4])
+  })
+
+  test('costs none after an error either', async () => {
+    const failing = (run: (text: string) => Promise<unknown>) => async (text: string) => {
+      await run('savepoint here')
+      await run(text).catch(() => {})
+      await run('rollback to here')
+    }
+    const counts = await Promise.all(
+      ['select 1 / 0;', 'select 1; select 1 / 0'].flatMap((text) => [
+        roundTrips((source) =>
+          lease.transaction(source, (client) => failing((one) => client.query(one))(text)),
+        ),
+        roundTrips((source) =>
+          lease.transaction(kyselyOn(source), (tx) => failing((one) => sql.raw(one).execute(tx))(text)),
+        ),
+      ]),
+    )
+    expect(counts).toEqual([5, 5, 5, 5])
   })
 })
 

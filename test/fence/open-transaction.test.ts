@@ -17,6 +17,9 @@ describe('work in an open transaction', () => {
     "prepare transaction 'x'",
     "rollback prepared 'x'",
     '-- a\n-- b\ncommit',
+    '-- a\rcommit',
+    ';commit',
+    ' ; -- a\n;/* b */;rollback',
     '/* a /* nested */ b */ commit',
     '/* a */ /* b */ -- c\n commit and chain',
   ])('may not send %j', (sql) => {
@@ -37,6 +40,8 @@ describe('work in an open transaction', () => {
     'rollback transaction to savepoint a',
     '/* /* x */ commit */ select 1',
     '-- commit\nselect 1',
+    '-- a\r-- commit\n\rselect 1',
+    'select 1; commit',
     'prepare plan as select 1',
     'start_of_day()',
     'ending',

@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest'
-import { tellsOfControl, transactionControl } from '../../src/fence/transaction-control.ts'
+import { mayChain, transactionControl } from '../../src/fence/transaction-control.ts'
 
 describe('transaction control', () => {
   test.each([
@@ -24,6 +24,7 @@ describe('transaction control', () => {
     `prepare transaction 'x'`,
     `commit prepared 'x'`,
     'begin; -- \rdrop table notes',
+    ';commit',
     'commit /* a /* b */ ; drop table notes; */',
   ])('%j cannot be told', (sql) => {
     expect(transactionControl(sql)).toBe('unclear')
@@ -39,14 +40,24 @@ describe('transaction control', () => {
   ])('%j does not begin with any', (sql) => {
     expect(transactionControl(sql)).toBeUndefined()
   })
+})
 
-  test('in the middle of a text shows in the answers', () => {
-    const answers = (...commands: string[]): unknown => commands.map((command) => ({ command }))
-    expect(tellsOfControl('', answers('INSERT', 'COMMIT', 'BEGIN'))).toBe(true)
-    expect(tellsOfControl('', answers('SELECT', 'START'))).toBe(true)
-    expect(tellsOfControl('select 1; rollback and chain', answers('SELECT', 'ROLLBACK'))).toBe(true)
-    expect(tellsOfControl('select 1; rollback to a', answers('SELECT', 'ROLLBACK'))).toBe(false)
-    expect(tellsOfControl('', answers('SELECT', 'INSERT'))).toBe(false)
-    expect(tellsOfControl('', { command: 'COMMIT' })).toBe(false)
-  })
+test.each([
+  'select 1; rollback and chain',
+  'select 1; ROLLBACK WORK AND CHAIN',
+  'abort/* a /* b */ */transaction -- c\r and --\nchain',
+  'rollback to a; rollback; rollback and chain',
+])('%j may begin the next transaction with a rollback', (sql) => {
+  expect(mayChain(sql)).toBe(true)
+})
+
+test.each([
+  '',
+  'rollback',
+  'rollback to chain',
+  'rollback and no chain',
+  `insert into notes values ('a chain'); rollback to a`,
+  'select rollback from the_chain',
+])('%j does not', (sql) => {
+  expect(mayChain(sql)).toBe(false)
 })

@@ -1,0 +1,103 @@
+import type { Client } from 'pg'
+import { mayChain } from './transaction-control.ts'
+
+const settledWithinMs = 2000
+
+const control = /^(COMMIT|BEGIN|START TRANSACTION|PREPARE TRANSACTION)$/
+
+/**
+ * Listens to what the server answers in one session, and knows whether the transaction that is open in it is still the one that
+ * was fenced. The status alone does not tell: after `commit; begin` in one text it is what it was. So every answer is looked
+ * at, also one that nobody waits for, and one that came before an error.
+ *
+ * A client without a connection that says what it hears (`pg-native`) is not seen.
+ */
+export class TransactionWatch {
+  readonly #connection: Client['connection'] | undefined
+  #status: string | undefined
+  #isReplaced = false
+  #mayChain = false
+  #expected = 0
+  #settling: PromiseWithResolvers<void> | undefined
+  readonly #onAnswer = ({ text }: { text: string }): void => {
+    // Going back to a savepoint is answered with ROLLBACK as well, and so is COMMIT after an error.
+    const isControl = text === 'ROLLBACK' ? this.#mayChain : control.test(text)
+    if (!isControl) return
+    if (this.#expected > 0) this.#expected -= 1
+    else this.#isReplaced = true
+  }
+  readonly #onError = (): void => {
+    this.#settling ??= Promise.withResolvers()
+  }
+  readonly #onReady = ({ status }: { status?: string }): void => {
+    this.#status = status
+    this.#onSettled()
+  }
+  readonly #onSettled = (): void => {
+    this.#settling?.resolve()
+    this.#settling = undefined
+  }
+
+  constructor({ connection }: Partial<Pick<Client, 'connection'>>) {
+    this.#connection = connection
+    // Before `pg` itself, whose answer to the caller may be the next statement.
+    connection?.prependListener('commandComplete', this.#onAnswer)
+    connection?.prependListener('errorMessage', this.#onError)
+    connection?.prependListener('readyForQuery', this.#onReady)
+    connection?.prependListener('end', this.#onSettled)
+  }
+
+  stop(): void {
+    const connection = this.#connection
+    connection?.off('commandComplete', this.#onAnswer)
+    connection?.off('errorMessage', this.#onError)
+    connection?.off('readyForQuery', this.#onReady)
+    connection?.off('end', this.#onSettled)
+    this.#onSettled()
+  }
+
+  /** Whether a statement has ended the transaction and begun another, or begun one inside of it. */
+  get isReplaced(): boolean {
+    return this.#isReplaced
+  }
+
+  /** The same, or no transaction is open any more. */
+  get isOver(): boolean {
+    return this.#isReplaced || this.#status === 'I'
+  }
+
+  /** A text of the work's goes out. */
+  sends(sql: string): void {
+    this.#mayChain ||= mayChain(sql)
+  }
+
+  /** The next transaction is about to begin. */
+  reset(): void {
+    this.#isReplaced = false
+    this.#mayChain = false
+  }
+
+  /** Runs one statement of transaction control that is meant to be. */
+  async expecting<T>(send: () => Promise<T>): Promise<T> {
+    this.#expected = 1
+    try {
+      return await send()
+    } finally {
+      this.#expected = 0
+    }
+  }
+
+  /**
+   * After an error: until the server has said in which state that has left the session, perhaps not in the same packet. When it
+   * does not, the session is ended: `pg` forgets to ask it after an error of a statement with the option `rows`.
+   */
+  async settled(): Promise<void> {
+    if (this.#settling === undefined) return
+    const timer = setTimeout(() => this.#connection?.stream.destroy(), settledWithinMs)
+    try {
+      await this.#settling.promise
+    } finally {
+      clearTimeout(timer)
+    }
+  }
+}
