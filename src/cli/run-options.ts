@@ -42,6 +42,16 @@ export interface RunSettings {
 const dayMs = 24 * 3_600_000
 const yearMs = 366 * dayMs
 
+/** `--wait` counts from the start, but a database may take so long to be connected to, however short it is. */
+const shortestOpenMs = 5000
+/** Beyond that a bound of its own holds, which is the same for each request. */
+const longestOpenMs = 60_000
+
+/** How long the database may take to be connected to. */
+export function openWithinMs(waitMs: number): number {
+  return Math.min(Math.max(shortestOpenMs, waitMs), longestOpenMs)
+}
+
 /** Everything is checked before a database is asked, so that wrong usage is never taken for an unavailable database. */
 export function checkedSettings(name: string, options: RunOptions): RunSettings {
   checkName('the name of a lease', name)

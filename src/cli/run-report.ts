@@ -1,3 +1,5 @@
+import { withoutPasswords } from './hidden-passwords.ts'
+
 /** What the database says of the lease that stands in the way; null where it does not say. */
 interface InTheWay {
   readonly holder: string | null
@@ -62,7 +64,8 @@ function explainsCode(event: RunEvent, facts: object): boolean {
 }
 
 export interface RunReportOptions {
-  readonly lease: string
+  /** Null: wrong usage, of which nothing is known. */
+  readonly lease: string | null
   readonly isJson?: boolean
   readonly isQuiet?: boolean
   readonly write: (line: string) => void
@@ -90,10 +93,11 @@ export class RunReport {
   ): void {
     const { lease, isJson, write } = this.#options
     if (this.isQuiet && !explainsCode(event, facts)) return
+    const said = withoutPasswords(message)
     if (isJson === true) {
-      write(`${JSON.stringify({ event, time: new Date().toISOString(), lease, ...facts, message })}\n`)
+      write(`${JSON.stringify({ event, time: new Date().toISOString(), lease, ...facts, message: said })}\n`)
     } else if (isTold) {
-      write(`fencepost: ${message}\n`)
+      write(`fencepost: ${said}\n`)
     }
   }
 

@@ -1,7 +1,7 @@
 import { hostname } from 'node:os'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { systemClock } from '../clock.ts'
-import { DatabaseError, NotAcquiredError } from '../errors.ts'
+import { NotAcquiredError } from '../errors.ts'
 import type { Grants } from '../database/grants.ts'
 import { type Fencepost, openOn } from '../fencepost.ts'
 import type { Lease } from '../fence/lease.ts'
@@ -11,7 +11,7 @@ import { fencedEnvironment, urlOfCommand, whyUnfenced } from './run-fence.ts'
 import { type RunSettings, spoken } from './run-options.ts'
 import type { RunReport } from './run-report.ts'
 import { WaitingWatch } from './run-waiting.ts'
-import { SignalGuard } from './signal-guard.ts'
+import type { SignalGuard } from './signal-guard.ts'
 import { type CommandEnd, supervise } from './supervise.ts'
 import { Watchdog } from './watchdog.ts'
 
@@ -21,9 +21,6 @@ import { Watchdog } from './watchdog.ts'
  */
 const releaseWithinMs = 4000
 const closeWithinMs = 2000
-/** `--wait` counts from the start, but a database may take so long to be connected to, however short it is. */
-const openWithinMs = 5000
-const longestOpenMs = 60_000
 /** Whether the fence gets through is asked while the command runs; one that has ended sooner is not held up for it. */
 const fenceToldWithinMs = 1000
 
@@ -33,6 +30,8 @@ interface RunContext {
   /** To the database that the URL names. */
   readonly grants: Grants
   readonly report: RunReport
+  /** Disposed of when all is over. */
+  readonly guard: SignalGuard
   /** By the monotonic clock. */
   readonly startedMs: number
 }
@@ -45,6 +44,7 @@ export class Run {
   readonly #url: string
   readonly #grants: Grants
   readonly #report: RunReport
+  readonly #guard: SignalGuard
   readonly #startedMs: number
 
   constructor(name: string, command: readonly string[], context: RunContext) {
@@ -54,12 +54,13 @@ export class Run {
     this.#url = context.url
     this.#grants = context.grants
     this.#report = context.report
+    this.#guard = context.guard
     this.#startedMs = context.startedMs
   }
 
   /** The exit code, when all is over. */
   async end(): Promise<number> {
-    using guard = new SignalGuard()
+    using guard = this.#guard
     const { graceMs, isForeground } = this.#settings
     let fencepost: Fencepost | undefined
     let watchdog: Watchdog | undefined
@@ -85,18 +86,9 @@ export class Run {
     }
   }
 
-  async #open(): Promise<Fencepost> {
-    const { ttlMs, waitMs, label, meta } = this.#settings
-    // Beyond that a bound of its own holds, which is the same for each request.
-    const limitMs = Math.min(Math.max(openWithinMs, waitMs), longestOpenMs)
-    const opening = openOn(this.#grants, { connectionString: this.#url, ttl: ttlMs, label, meta })
-    const fencepost = await within(limitMs, opening)
-    if (fencepost !== undefined) return fencepost
-    throw new DatabaseError(
-      'DATABASE_UNAVAILABLE',
-      `the database gave no answer within ${spoken(limitMs)}: check that it can be reached from here`,
-      { cause: undefined },
-    )
+  #open(): Promise<Fencepost> {
+    const { ttlMs, label, meta } = this.#settings
+    return openOn(this.#grants, { connectionString: this.#url, ttl: ttlMs, label, meta })
   }
 
   async #acquire(fencepost: Fencepost, guard: SignalGuard): Promise<Lease> {

@@ -1,14 +1,19 @@
+import { readFileSync } from 'node:fs'
 import { systemClock } from '../clock.ts'
 import { connectionConfig } from '../database/connect-options.ts'
 import { connectAhead, grantsConnection } from '../database/grants.ts'
+import { InvalidArgumentError } from '../errors.ts'
 import { silent } from '../logger.ts'
+import type { Invocation } from './commands/invocation.ts'
 import { databaseUrl } from './database-url.ts'
 import { exitCodeOf } from './exit-code.ts'
-import { type RunOptions, checkedSettings } from './run-options.ts'
+import { type RunOptions, checkedSettings, openWithinMs } from './run-options.ts'
 import { RunReport } from './run-report.ts'
+import { SignalGuard } from './signal-guard.ts'
+import { Voice } from './voice.ts'
 
-/** As long as a connection that the library opens may take. */
-const connectWithinMs = 10_000
+/** Nothing is left to be done but to be heard. */
+const lastWordsWithinMs = 500
 
 /**
  * Runs a command while holding a lease. stdout belongs to the command; what fencepost has to say goes to stderr.
@@ -18,26 +23,51 @@ const connectWithinMs = 10_000
  */
 export async function runCommand(
   name: string,
-  command: readonly string[],
+  { command, guard = new SignalGuard() }: Pick<Invocation, 'command' | 'guard'>,
   options: RunOptions,
 ): Promise<number> {
   const startedMs = systemClock.monotonicMs()
+  const voice = new Voice()
   const report = new RunReport({
     lease: name,
     isJson: options.json === true,
     isQuiet: options.quiet === true,
-    write: (line) => void process.stderr.write(line),
+    write: (line) => voice.say(line),
   })
   try {
     const settings = checkedSettings(name, options)
+    assertUnchanged(command)
     const url = await databaseUrl(options)
     const config = connectionConfig({ connectionString: url })
-    const grants = connectAhead(grantsConnection(config, systemClock, silent), connectWithinMs)
+    const grants = connectAhead(grantsConnection(config, systemClock, silent), openWithinMs(settings.waitMs))
     const { Run } = await import('./run-under.ts')
-    return await new Run(name, command, { settings, url, grants, report, startedMs }).end()
+    return await new Run(name, command, { settings, url, grants, report, guard, startedMs }).end()
   } catch (error) {
     const code = exitCodeOf(error)
     report.tell('error', error instanceof Error ? error.message : String(error), { exitCode: code })
     return code
+  } finally {
+    await voice.finish(lastWordsWithinMs)
+  }
+}
+
+/** Node reads arguments as UTF-8, and what is none would reach the command as something else. */
+function assertUnchanged(command: readonly string[]): void {
+  const index = command.findIndex((arg) => arg.includes('\u{fffd}'))
+  if (index < 0 || isUtf8()) return
+  throw new InvalidArgumentError(
+    'command',
+    command[index],
+    `argument ${index} of the command is not UTF-8, and cannot be passed on as it is: have a script hold it`,
+  )
+}
+
+/** Whether the arguments of this process are, as far as can be seen. */
+function isUtf8(): boolean {
+  try {
+    new TextDecoder('utf-8', { fatal: true }).decode(readFileSync('/proc/self/cmdline'))
+    return true
+  } catch (error) {
+    return !(error instanceof TypeError)
   }
 }

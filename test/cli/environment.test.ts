@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest'
 import { Fencepost } from '../../src/index.ts'
 import { environmentUrl } from '../../src/database/connect-options.ts'
-import { withoutPasswords } from '../../src/cli/hidden-passwords.ts'
+import { hidePasswords, withoutPasswords } from '../../src/cli/hidden-passwords.ts'
 import { Cli, type CliResult, eventually, runCli } from '../support/cli.ts'
 import { useDatabase } from '../support/database.ts'
 import { Terminal, hasTerminal } from '../support/terminal.ts'
@@ -191,6 +191,35 @@ describe('a password', () => {
     ['10:30@noon', '10:30@noon'],
   ])('in "%s" is shown as "%s"', ([text, shown]) => {
     expect(withoutPasswords(text!)).toBe(shown)
+  })
+
+  test.for([
+    ['postgres://app:ge heim@host/db', 'postgres://app:***@host/db'],
+    ['postgres://ap p:geheim@host/db', 'postgres://ap p:***@host/db'],
+    ['--database-url=postgres://app:ge h@eim@host/db', '--database-url=postgres://app:***@host/db'],
+    ['postgres://app@host/db?password=ge heim&x=1', 'postgres://app@host/db?password=***&x=1'],
+    ['postgres://app:ge heim', 'postgres://app:***'],
+    ['postgres://app:12 34', 'postgres://app:***'],
+    ['postgres://[::1]:5432/db', 'postgres://[::1]:5432/db'],
+    ['postgres://host:5432/db', 'postgres://host:5432/db'],
+    ['a:b c@d', 'a:b c@d'],
+  ])('in the argument "%s" is shown as "%s", also in what is said of it', ([text, shown]) => {
+    const program = { argv0: 'node', execArgv: [], argv: ['node', 'main.js', 'ls', text], title: 'node' }
+    hidePasswords(program as unknown as NodeJS.Process)
+    expect(program.title).toBe(text === shown ? 'node' : `node main.js ls ${shown}`)
+    expect(withoutPasswords(`no such thing as '${text}' here`)).toBe(`no such thing as '${shown}' here`)
+  })
+
+  test.for([
+    [['ls', 'postgres://app:ge heim@host/db', 'more']],
+    [['run', 'x', '--wait', 'postgres://app:geheim@host/db', '--', 'true']],
+    [['run', 'x', '--', 'postgres://app:geheim@host/db']],
+    [['run', 'x', '--json', '--', 'postgres://app:geheim@host/db']],
+  ])('in the wrong place is not repeated: %j', async ([args]) => {
+    const result = await runCli(args!, { url: database.url })
+    expect(result.code).not.toBe(0)
+    expect(result.stderr).toContain('***')
+    expect(JSON.stringify(result)).not.toContain('heim')
   })
 
   test.skipIf(process.platform !== 'linux').for([

@@ -5,6 +5,7 @@ import { dirname } from 'node:path'
 import { describe, expect, onTestFinished, test } from 'vitest'
 import { eventually, isGone } from '../support/cli.ts'
 import { program } from '../support/main-program.ts'
+import { TcpProxy } from '../support/tcp-proxy.ts'
 import { RunBench } from './run-bench.ts'
 
 const bench = new RunBench()
@@ -230,9 +231,9 @@ class Outside {
   readonly closed: Promise<number | null>
   output = ''
 
-  constructor(file: string, args: readonly string[]) {
+  constructor(file: string, args: readonly string[], env: NodeJS.ProcessEnv = {}) {
     this.#child = spawn(file, args, {
-      env: { ...process.env, FENCEPOST_DATABASE_URL: database.url },
+      env: { ...process.env, FENCEPOST_DATABASE_URL: database.url, ...env },
       stdio: 'pipe',
     })
     for (const stream of [this.#child.stdout!, this.#child.stderr!])
@@ -268,8 +269,10 @@ const hasNamespaces = ((): boolean => {
 })()
 
 describe.skipIf(!hasNamespaces)('as the first process of a container', () => {
-  const start = (command: string): Outside =>
-    new Outside('unshare', [...namespace, ...program, ...['run', bench.newName(), '--', 'sh', '-c', command]])
+  const start = (command: string, env: NodeJS.ProcessEnv = {}): Outside => {
+    const args = [...program, 'run', bench.newName(), '--', 'sh', '-c', command]
+    return new Outside('unshare', [...namespace, ...args], env)
+  }
 
   /** The number that the first process of the namespace has out here. */
   const firstOf = (unshare: Outside): number =>
@@ -282,6 +285,17 @@ describe.skipIf(!hasNamespaces)('as the first process of a container', () => {
     // A shell runs its trap when the line it reads has come.
     container.type('\n'.repeat(10))
     expect(await container.closed).toBe(4)
+  })
+
+  test('a run hears TERM while it still connects, and starts nothing', async () => {
+    const proxy = await TcpProxy.start(database.url)
+    onTestFinished(() => proxy.stop())
+    proxy.drop()
+    const container = start('echo started', { FENCEPOST_DATABASE_URL: proxy.url })
+    await eventually(() => proxy.connections > 0)
+    process.kill(firstOf(container), 'SIGTERM')
+    expect(await container.closed).toBe(143)
+    expect(container.output).toBe('')
   })
 
   test('a run says once that zombies stay without --init', async () => {

@@ -3,7 +3,9 @@ import { writeFile } from 'node:fs/promises'
 import { constants } from 'node:os'
 import { dirname } from 'node:path'
 import { afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest'
-import { Cli, eventually, isGone, runCli } from '../support/cli.ts'
+import { Cli, type CliResult, eventually, isGone, runCli } from '../support/cli.ts'
+import { program } from '../support/main-program.ts'
+import { runProgram } from '../support/program.ts'
 import { TcpProxy } from '../support/tcp-proxy.ts'
 import { RunBench } from './run-bench.ts'
 
@@ -25,6 +27,24 @@ describe('what the command gets', () => {
     const result = await bench.run([bench.newName()], [process.execPath, '-e', script, 'first', ...args])
     expect(result).toMatchObject({ code: 0, stderr: '' })
     expect(JSON.parse(result.stdout)).toEqual(['first', ...args])
+  })
+
+  test.skipIf(process.platform !== 'linux')('is never an argument that has become another', async () => {
+    const marker = bench.newFile()
+    const run = (bytes: string): Promise<CliResult> => {
+      const shell = `exec "$@" "$(printf '${bytes}')"`
+      const args = [...program, 'run', bench.newName(), '--', 'touch', marker]
+      return runProgram(['sh', '-c', shell, 'sh', ...args], {
+        env: { ...process.env, FENCEPOST_DATABASE_URL: bench.database.url },
+      })
+    }
+    const refused = await run(String.raw`\377\376`)
+    expect(refused).toMatchObject({ code: 64, stdout: '' })
+    expect(refused.stderr).toContain('argument 2 of the command is not UTF-8')
+    expect(existsSync(marker)).toBe(false)
+    // The replacement character itself is an argument like others.
+    expect(await run(String.raw`${marker}\357\277\275`)).toMatchObject({ code: 0, stderr: '' })
+    expect(existsSync(`${marker}\u{fffd}`)).toBe(true)
   })
 
   test("is stdin, stdout and stderr as they are, and nothing of fencepost's", async () => {

@@ -1,5 +1,6 @@
 import type { Command } from 'commander'
 import { exitCode } from '../exit-code.ts'
+import { SignalGuard } from '../signal-guard.ts'
 
 /** One call of the program: what was asked of it besides options, and how it ends. */
 export class Invocation {
@@ -7,6 +8,8 @@ export class Invocation {
   readonly own: readonly string[]
   /** What is behind that: a command, and none of the parser's business. */
   readonly command: readonly string[]
+  /** For `run`, from here on: what comes while the rest is loaded is not to be lost, nor to end it in another way than later. */
+  readonly guard: SignalGuard | undefined
   code: number = exitCode.done
 
   constructor(given: readonly string[]) {
@@ -16,11 +19,17 @@ export class Invocation {
     const dashes = argv[2] === 'run' ? argv.indexOf('--') : -1
     this.own = dashes < 0 ? argv : argv.slice(0, dashes)
     this.command = dashes < 0 ? [] : argv.slice(dashes + 1)
+    this.guard = this.subcommand === 'run' ? new SignalGuard() : undefined
   }
 
   /** The name of the subcommand, when it comes first, as it nearly always does. */
   get subcommand(): string | undefined {
     return this.own[2]
+  }
+
+  /** A program reads what it says, also when it is used wrongly. */
+  get isJsonRun(): boolean {
+    return this.subcommand === 'run' && this.own.includes('--json')
   }
 
   /** An action for the parser: it answers with the exit code. */

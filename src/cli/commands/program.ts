@@ -2,7 +2,9 @@ import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { Command } from 'commander'
 import { packageDirectory } from '../../package-directory.ts'
+import { exitCode } from '../exit-code.ts'
 import { withoutPasswords } from '../hidden-passwords.ts'
+import { RunReport } from '../run-report.ts'
 import type { Invocation } from './invocation.ts'
 import { helpWidth } from './manual.ts'
 
@@ -41,6 +43,17 @@ export async function buildProgram(invocation: Invocation): Promise<Command> {
     .configureOutput({ writeErr: (text) => void process.stderr.write(withoutPasswords(text)) })
     .configureHelp({ helpWidth: helpWidth() })
     .showHelpAfterError('(--help tells more)')
+  if (invocation.isJsonRun) {
+    const report = new RunReport({
+      lease: null,
+      isJson: true,
+      write: (line) => void process.stderr.write(line),
+    })
+    program.showHelpAfterError(false).configureOutput({
+      writeErr: (text) =>
+        report.tell('error', text.replace(/^error: /, '').trim(), { exitCode: exitCode.usage }),
+    })
+  }
   const named = chapters.filter(({ commands }) => commands.includes(invocation.subcommand ?? ''))
   const defines = await Promise.all((named.length > 0 ? named : chapters).map((chapter) => chapter.load()))
   for (const define of defines) define(program, invocation)

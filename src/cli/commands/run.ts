@@ -68,7 +68,7 @@ export function defineRun(program: Command, invocation: Invocation): void {
         if (invocation.command.length === 0 || parsed.args.length > 1) {
           parsed.error('error: put "--" and the command after the options: fencepost run LEASE -- COMMAND')
         }
-        return (await import('../run.ts')).runCommand(lease, invocation.command, options)
+        return (await import('../run.ts')).runCommand(lease, invocation, options)
       }),
     )
   withDatabase(run).optionsGroup('Options:')
