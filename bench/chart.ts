@@ -40,14 +40,14 @@ export function svg(chart: Chart): string {
     parts.push(text(0, y, group.title, 'group'))
     y += 10
     const top = y
+    if (chart.mark !== undefined) {
+      const [x, bottom] = [fixed(left + scale(chart.mark.value)), top + group.bars.length * rowHeight]
+      parts.push(`<line class="mark" x1="${x}" y1="${top}" x2="${x}" y2="${bottom}"/>`)
+      parts.push(text(Number(x) + 4, top - 3, chart.mark.label, 'small'))
+    }
     for (const bar of group.bars) {
       parts.push(...row(bar, y, scale))
       y += rowHeight
-    }
-    if (chart.mark !== undefined) {
-      const x = fixed(left + scale(chart.mark.value))
-      parts.push(`<line class="mark" x1="${x}" y1="${top}" x2="${x}" y2="${y}"/>`)
-      parts.push(text(Number(x) + 4, top - 3, chart.mark.label, 'small'))
     }
     y += groupGap
   }
@@ -87,12 +87,16 @@ function scaleOf({ groups, mark, isLogarithmic = false }: Chart): (value: number
   const largest = Math.max(...bars.map((bar) => bar.max), mark?.value ?? 0)
   if (!isLogarithmic) return (value) => (Math.max(0, value) / largest) * plotWidth
   const smallest = Math.min(...bars.map((bar) => bar.min), mark?.value ?? Infinity) / 1.5
-  return (value) => (Math.log(Math.max(value, smallest) / smallest) / Math.log(largest / smallest)) * plotWidth
+  return (value) =>
+    (Math.log(Math.max(value, smallest) / smallest) / Math.log(largest / smallest)) * plotWidth
 }
 
 function valueOf({ value, min, max }: Bar): string {
-  const short = (each: number): string => (each < 10 ? each.toFixed(2) : each.toFixed(1))
   return min === max ? short(value) : `${short(value)} (${short(min)} … ${short(max)})`
+}
+
+function short(value: number): string {
+  return value < 10 ? value.toFixed(2) : value.toFixed(1)
 }
 
 /** The chart in words, for those who cannot see it. */
@@ -112,17 +116,21 @@ function fixed(value: number): string {
 }
 
 function escaped(content: string): string {
-  return content.replaceAll('&', '&amp;').replaceAll('<', '&lt;').replaceAll('>', '&gt;').replaceAll('"', '&quot;')
+  return content
+    .replaceAll('&', '&amp;')
+    .replaceAll('<', '&lt;')
+    .replaceAll('>', '&gt;')
+    .replaceAll('"', '&quot;')
 }
 
 // The ground is part of the picture: where a page is dark although the reader's system is not, it stays readable.
 const style = [
-  'text{font:12px system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif;fill:#1f2328}',
+  'text{font:12px system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif;fill:#1f2328;stroke:#fff;stroke-width:3px;paint-order:stroke}',
   '.title{font-size:17px;font-weight:600}.group{font-size:13px;font-weight:600}.small{font-size:11px;fill:#59636e}',
   '.label{text-anchor:end}.own{font-weight:600}',
   '.ground{fill:#fff}.ours{fill:#0969da}.other{fill:#8c959f}.floor{fill:#c8ced4}',
   '.lesser{fill:none;stroke:#8c959f;stroke-width:1.2}',
   '.range{stroke:#1f2328;stroke-width:1;opacity:.55;fill:none}.mark{stroke:#bc4c00;stroke-width:1;stroke-dasharray:3 3}',
-  '@media(prefers-color-scheme:dark){text{fill:#e6edf3}.small{fill:#9198a1}.ground{fill:#0d1117}.ours{fill:#4493f8}',
+  '@media(prefers-color-scheme:dark){text{fill:#e6edf3;stroke:#0d1117}.small{fill:#9198a1}.ground{fill:#0d1117}.ours{fill:#4493f8}',
   '.other{fill:#7d8590}.floor{fill:#484f58}.lesser{stroke:#7d8590}.range{stroke:#e6edf3}.mark{stroke:#db6d28}}',
 ].join('')

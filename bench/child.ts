@@ -8,6 +8,7 @@ export class Child implements AsyncDisposable {
 
   private constructor(child: ChildProcess) {
     this.#child = child
+    process.on('exit', this.#kill)
   }
 
   /** Starts `children/NAME.ts` and waits for its first word. */
@@ -53,11 +54,14 @@ export class Child implements AsyncDisposable {
     this.#child.kill(signal)
   }
 
+  // A stopped process is killed as well.
+  readonly #kill = (): boolean => this.#child.kill('SIGKILL')
+
   async [Symbol.asyncDispose](): Promise<void> {
+    process.off('exit', this.#kill)
     if (this.#child.exitCode !== null || this.#child.signalCode !== null) return
     const ended = once(this.#child, 'exit')
-    // A stopped process is killed as well.
-    this.#child.kill('SIGKILL')
+    this.#kill()
     await ended
   }
 }

@@ -19,7 +19,7 @@ import { rows } from './measures/rows.ts'
 import { session } from './measures/session.ts'
 import { startUp } from './measures/start-up.ts'
 import { takeOver } from './measures/take-over.ts'
-import type { Results } from './results.ts'
+import type { Results, Run } from './results.ts'
 import type { Effort } from './rounds.ts'
 import { BenchServer } from './servers/bench-server.ts'
 
@@ -53,6 +53,9 @@ const { values: options } = parseArgs({
   },
 })
 
+// Servers and processes that are still there are killed on the way out.
+for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.once(signal, () => process.exit(130))
+
 if (options.help) console.log(usage)
 else if (options.charts) await draw(options.json ?? defaultFile())
 else await measure()
@@ -78,10 +81,17 @@ async function measure(): Promise<void> {
   // A quick run leaves no figures behind unless it is asked to: they are no measure of anything.
   const file = options.json ?? (isQuick ? undefined : defaultFile())
   let results: Results = file === undefined ? {} : await readResults(file)
-  results = { ...results, machine: await describeMachine(effort) }
+  const run = await describe(effort)
   for (const each of wanted) {
     console.log(`\n== ${each.name}: ${each.what}`)
-    results = { ...results, [each.name]: await each.run(effort) }
+    try {
+      const figures = await each.run(effort)
+      results = { ...results, runs: { ...results.runs, [each.name]: run }, [each.name]: figures }
+    } catch (error) {
+      // The others are measured all the same: some of them take long.
+      console.error(`${each.name} failed:`, error)
+      process.exitCode = 1
+    }
     if (file !== undefined) await writeFile(file, `${JSON.stringify(results, undefined, 1)}\n`)
   }
   const verdicts = judge(results, isQuick)
@@ -120,7 +130,7 @@ async function readResults(file: string): Promise<Results> {
   }
 }
 
-async function describeMachine({ rounds, forMs }: Effort): Promise<Results['machine'] & object> {
+async function describe({ rounds, forMs }: Effort): Promise<Run> {
   await using server = await BenchServer.start()
   const { rows: versions } = await server.db.query<{ version: string }>(
     `select current_setting('server_version') as version`,

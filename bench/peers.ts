@@ -44,11 +44,3 @@ export async function installPeers(): Promise<string | undefined> {
 export function peer(name: string): unknown {
   return load(name)
 }
-
-/** The version that the lock file names. */
-export async function peerVersion(name: string): Promise<string> {
-  const { packages } = JSON.parse(await readFile(new URL('package-lock.json', folder), 'utf8')) as {
-    packages: Record<string, { version: string }>
-  }
-  return packages[`node_modules/${name}`]!.version
-}

@@ -10,8 +10,8 @@ import type { TakeOverFigures } from './measures/take-over.ts'
 import type { Figure } from './rounds.ts'
 import { type Spread, ratios, spread } from './spread.ts'
 
-/** Where and how it was measured. Absolute figures mean little, and nothing without this. */
-export interface Machine {
+/** When, where and how something was measured. */
+export interface Run {
   readonly at: string
   readonly cores: number
   readonly node: string
@@ -22,7 +22,7 @@ export interface Machine {
 
 /** The JSON: what was measured, by the name of the measure. */
 export interface Results {
-  readonly machine?: Machine
+  readonly runs?: Readonly<Record<string, Run>>
   readonly lease?: LeaseFigures
   readonly fence?: readonly Figure[]
   readonly session?: readonly Figure[]

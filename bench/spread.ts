@@ -20,7 +20,7 @@ export function median(values: readonly number[]): number {
 /** The smallest value that at least this share of the values does not exceed. */
 export function quantile(values: readonly number[], share: number): number {
   if (values.length === 0) throw new Error('nothing was measured')
-  const sorted = Float64Array.from(values).sort()
+  const sorted = Float64Array.from(values).toSorted()
   return sorted[Math.max(0, Math.ceil(sorted.length * share) - 1)]!
 }
 

@@ -7,7 +7,6 @@ export function figureTable(
   figures: readonly Figure[],
   durability: Readonly<Record<string, string>> = {},
 ): string {
-  const known = (value: number | undefined): string => (value === undefined ? '-' : number(value))
   const head = ['WORKERS', 'WHAT', '÷ FIRST', 'P50 MS', 'P99 MS', 'WAL BYTES', 'CLIENT µS', 'SERVER µS', '']
   const rows = figures.map((each) => [
     String(each.workers),
@@ -22,4 +21,8 @@ export function figureTable(
   ])
   const [left, right] = ['left', 'right'] as const
   return asTable(head, rows, [right, left, left, right, right, right, right, right, left])
+}
+
+function known(value: number | undefined): string {
+  return value === undefined ? '-' : number(value)
 }

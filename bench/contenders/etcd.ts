@@ -1,6 +1,6 @@
 import { peer } from '../peers.ts'
 import { load } from '../rounds.ts'
-import { LoopbackServer, freePort, versionOf } from '../servers/loopback.ts'
+import { LoopbackServer, freePort, isInstalled } from '../servers/loopback.ts'
 import { scratch } from '../servers/scratch.ts'
 import type { Maker } from './maker.ts'
 
@@ -13,7 +13,7 @@ interface Etcd3Module {
 
 /** One member, with etcd's defaults: it syncs each change to disk before it answers. Debian's version has no way to leave that out. */
 export const etcd: Maker = async ({ closing }) => {
-  if (versionOf('etcd') === undefined) {
+  if (!isInstalled('etcd')) {
     return [{ name: 'etcd3', absent: 'etcd is not installed (Debian: apt-get install etcd-server)' }]
   }
   const { path } = closing.use(await scratch())

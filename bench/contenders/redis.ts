@@ -2,7 +2,7 @@ import { connect } from 'node:net'
 import { once } from 'node:events'
 import { peer } from '../peers.ts'
 import { type Contender, load } from '../rounds.ts'
-import { LoopbackServer, freePort, versionOf } from '../servers/loopback.ts'
+import { LoopbackServer, freePort, isInstalled } from '../servers/loopback.ts'
 import { scratch } from '../servers/scratch.ts'
 import type { Ground, Maker } from './maker.ts'
 
@@ -40,7 +40,7 @@ const modes = [
 
 /** The three packages on one Redis that keeps its keys in memory, and on one that syncs each command to disk before it answers. */
 export const redis: Maker = async (ground) => {
-  if (versionOf('redis-server') === undefined) {
+  if (!isInstalled('redis-server')) {
     const absent = 'redis-server is not installed (Debian: apt-get install redis-server)'
     return ['redlock', '@sesamecare-oss/redlock', 'redis-semaphore'].map((name) => ({ name, absent }))
   }

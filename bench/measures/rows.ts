@@ -8,11 +8,12 @@ import type { Measure } from './measure.ts'
 export const rows: Measure<readonly Figure[]> = {
   name: 'rows',
   group: 'scale',
-  what: 'acquire and release of any of 1,000,000 leases that have been used before ÷ of any of 10,000; more is better',
+  what: 'acquire and release where 1,000,000 leases have been used before ÷ where 10,000 have, of one lease for each worker and of any; more is better',
   async run(effort) {
     await using closing = new AsyncDisposableStack()
     const server = closing.use(await BenchServer.start())
-    const contender = async (database: string, count: number): Promise<Contender> => {
+    const contenders = async (database: string, count: number): Promise<readonly [Contender, Contender]> => {
+      const shown = `${count.toLocaleString('en')} leases`
       const url = await server.createDatabase(database)
       const fencepost = await Fencepost.open({ connectionString: url })
       closing.defer(() => fencepost.close())
@@ -28,23 +29,28 @@ export const rows: Measure<readonly Figure[]> = {
       await db.query('vacuum analyze fencepost.lease')
       await db.query('checkpoint')
       await db.end()
-      return {
-        name: `${count.toLocaleString('en')} leases`,
+      const use = (name: string, choose: (worker: number, workers: number) => number): Contender => ({
+        name,
         server,
         run: (workers, forMs) =>
           load(workers, forMs, async (worker) => {
-            // Every worker has its own part of them, so that nobody waits for anybody.
-            const among = Math.floor(Math.random() * Math.floor(count / workers))
-            const lease = await fencepost.acquire(`lease-${among * workers + worker}`)
+            const lease = await fencepost.acquire(`lease-${choose(worker, workers)}`)
             await lease.release()
           }),
-      }
+      })
+      // Every worker has its own part of them, so that nobody waits for anybody.
+      const share = (workers: number): number => Math.floor(count / workers)
+      return [
+        use(shown, (worker, workers) => worker * share(workers)),
+        use(
+          `any of ${shown}`,
+          (worker, workers) => worker * share(workers) + Math.floor(Math.random() * share(workers)),
+        ),
+      ]
     }
-    const figures = await interleave(
-      [await contender('few', 10_000), await contender('many', effort.isQuick ? 100_000 : 1_000_000)],
-      [64],
-      effort,
-    )
+    const few = await contenders('few', 10_000)
+    const many = await contenders('many', effort.isQuick ? 100_000 : 1_000_000)
+    const figures = await interleave([few[0], many[0], few[1], many[1]], [64], effort)
     console.log(figureTable(figures))
     return figures
   },

@@ -38,7 +38,13 @@ export class BenchServer implements Meter, AsyncDisposable {
         ...settings,
       },
     })
-    closing.defer(() => server.stop('fast'))
+    // Where this process is told to end in the middle of it.
+    const kill = (): boolean => process.kill(server.pid, 'SIGQUIT')
+    process.on('exit', kill)
+    closing.defer(async () => {
+      await server.stop('fast')
+      process.off('exit', kill)
+    })
     await Fencepost.migrate({ connectionString: server.url })
     const db = new Client({ connectionString: server.url })
     closing.defer(() => db.end())

@@ -12,6 +12,7 @@ export class LoopbackServer implements Meter, AsyncDisposable {
   constructor(child: ChildProcess, port: number) {
     this.#child = child
     this.port = port
+    process.on('exit', this.#kill)
   }
 
   /** Starts it, and waits until `answers` does not throw. */
@@ -42,19 +43,21 @@ export class LoopbackServer implements Meter, AsyncDisposable {
     return meterOf(this.#child.pid!).cpuMs()
   }
 
+  // Nothing that it holds is kept.
+  readonly #kill = (): boolean => this.#child.kill('SIGKILL')
+
   async [Symbol.asyncDispose](): Promise<void> {
+    process.off('exit', this.#kill)
     if (this.#child.exitCode !== null || this.#child.signalCode !== null) return
     const ended = once(this.#child, 'exit')
-    // Nothing that it holds is kept.
-    this.#child.kill('SIGKILL')
+    this.#kill()
     await ended
   }
 }
 
-/** Where the program is, and its version; undefined where it is not installed. */
-export function versionOf(program: string): string | undefined {
-  const { status, stdout } = spawnSync(program, ['--version'], { encoding: 'utf8' })
-  return status === 0 ? /\d+(\.\d+)+/.exec(stdout)?.[0] : undefined
+/** Whether a program of that name can be started, which tells its version. */
+export function isInstalled(program: string): boolean {
+  return spawnSync(program, ['--version'], { stdio: 'ignore' }).status === 0
 }
 
 /** A port of loopback that is free at this moment. */
