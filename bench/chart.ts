@@ -40,15 +40,14 @@ export function svg(chart: Chart): string {
     parts.push(text(0, y, group.title, 'group'))
     y += 10
     const top = y
+    parts.push(...group.bars.flatMap((bar, index) => strokes(bar, top + index * rowHeight, scale)))
     if (chart.mark !== undefined) {
       const [x, bottom] = [fixed(left + scale(chart.mark.value)), top + group.bars.length * rowHeight]
       parts.push(`<line class="mark" x1="${x}" y1="${top}" x2="${x}" y2="${bottom}"/>`)
       parts.push(text(Number(x) + 4, top - 3, chart.mark.label, 'small'))
     }
-    for (const bar of group.bars) {
-      parts.push(...row(bar, y, scale))
-      y += rowHeight
-    }
+    parts.push(...group.bars.flatMap((bar, index) => words(bar, top + index * rowHeight, scale)))
+    y += group.bars.length * rowHeight
     y += groupGap
   }
   let x = 0
@@ -69,15 +68,23 @@ ${parts.join('\n')}
 `
 }
 
-function row(bar: Bar, y: number, scale: (value: number) => number): string[] {
+function strokes(bar: Bar, y: number, scale: (value: number) => number): string[] {
   const middle = y + rowHeight / 2
   const length = Math.max(1, scale(bar.value))
   const [from, to] = [left + scale(bar.min), left + scale(bar.max)]
   return [
-    text(left - 8, middle + 4, bar.label, bar.kind === 'ours' ? 'label own' : 'label'),
     `<rect class="${bar.kind}" x="${left}" y="${fixed(middle - barHeight / 2)}" width="${fixed(length)}" height="${barHeight}" rx="2"/>`,
     `<path class="range" d="M${fixed(from)} ${middle}H${fixed(to)}M${fixed(from)} ${middle - 3}v6M${fixed(to)} ${middle - 3}v6"/>`,
-    text(Math.max(left + length, to) + 7, middle + 4, valueOf(bar), bar.kind === 'ours' ? 'own' : ''),
+  ]
+}
+
+/** On top of everything, so that no line runs through them. */
+function words(bar: Bar, y: number, scale: (value: number) => number): string[] {
+  const base = y + rowHeight / 2 + 4
+  const end = left + Math.max(1, scale(bar.value), scale(bar.max))
+  return [
+    text(left - 8, base, bar.label, bar.kind === 'ours' ? 'label own' : 'label'),
+    text(end + 7, base, valueOf(bar), bar.kind === 'ours' ? 'own' : ''),
   ]
 }
 

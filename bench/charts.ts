@@ -62,16 +62,21 @@ function handOver(results: Results): Chart | undefined {
   const groups = [...new Set(figures.map(({ waiters }) => waiters))].map((waiters): BarGroup => {
     const ofThese = figures.filter((figure) => figure.waiters === waiters)
     const bars = ofThese.map((figure) =>
-      bar('fencepost', figure.ratio, 'ours', `fencepost ÷ ${floorNames[figure.floor]}`),
+      bar('fencepost', figure.ratio, 'ours', `÷ ${floorNames[figure.floor]}`),
     )
-    return { title: `${waiters.toLocaleString('en')} waiters in several processes`, bars }
+    return { title: `${waiters.toLocaleString('en')} waiters`, bars }
   })
   return {
     title: 'Hand-over: from "release is called" to "the next one has it"',
     subtitle: `p50 ÷ that of PostgreSQL's own means (less is better). ${how(results.runs?.['hand-over'])}`,
     groups,
     mark: { value: 1, label: '1' },
-    legend: [['ours', 'fencepost: a durable release and grant in one commit, and a notification']],
+    legend: [
+      [
+        'ours',
+        'fencepost, with up to four processes: a durable release and grant in one commit, and a notification',
+      ],
+    ],
   }
 }
 

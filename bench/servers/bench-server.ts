@@ -38,9 +38,12 @@ export class BenchServer implements Meter, AsyncDisposable {
         ...settings,
       },
     })
-    // Where this process is told to end in the middle of it.
-    const kill = (): boolean => process.kill(server.pid, 'SIGQUIT')
-    process.on('exit', kill)
+    // Where this process is told to end in the middle of it. The server's last word goes into its folder, which is removed next.
+    const kill = (): void => {
+      process.kill(server.pid, 'SIGQUIT')
+      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 500)
+    }
+    process.prependListener('exit', kill)
     closing.defer(async () => {
       await server.stop('fast')
       process.off('exit', kill)

@@ -12,7 +12,7 @@ export class LoopbackServer implements Meter, AsyncDisposable {
   constructor(child: ChildProcess, port: number) {
     this.#child = child
     this.port = port
-    process.on('exit', this.#kill)
+    process.prependListener('exit', this.#kill)
   }
 
   /** Starts it, and waits until `answers` does not throw. */
