@@ -1,174 +1,146 @@
-// npm run bench [-- --rounds N] [--ms N] [--json FILE] [--only throughput|waiting|start-up]
-//
-// Compares fencepost with what the same PostgreSQL does at least for the same effect, side by side in one run:
-//   lease     acquire + release of one lease per worker ÷ two prepared one-row UPDATEs by primary key, each committed
-//   fence     a fenced transaction with one update ÷ the same transaction without the fence
-//   wall      a fenced transaction with one update of a protected table ÷ the same on a plain table
-//   session   one update of a protected table, in a session that has its fence (PGOPTIONS) ÷ the same on a plain table
-// and, by duration, so that less is better (see wall.ts):
-//   bulk      100,000 rows in one statement on a protected table ÷ the same on a plain table
-//   locks     how long writers are held up while a table of 1,000,000 rows is protected and unprotected
-//   hand-over from "release is called" to "the next one has it" ÷ the same of a blocking advisory lock, and of the least that a
-//             durable lock with wake-ups can do (see hand-over.ts)
-//   take-over from the death of a holder to the next grant ÷ the TTL (see take-over.ts)
-//   start-up  from the start of a process to its first lease ÷ a bare script's (see start-up.ts)
-// The server is the embedded PostgreSQL with durable settings, on this machine's disk.
-import { mkdtemp, rm, writeFile } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
+// npm run bench [-- OPTIONS]: measures fencepost beside what others do, on servers of its own on this machine's loopback and disk, and
+// tells which of its goals are reached. See bench/README.md.
+import { readFile, writeFile } from 'node:fs/promises'
+import { cpus } from 'node:os'
 import { parseArgs } from 'node:util'
-import { Pool, type PoolConfig } from 'pg'
-import { EmbeddedServer } from '../src/database/embedded-server.ts'
-import { Fencepost } from '../src/index.ts'
-import { type Comparison, type Contender, compare, throughput } from './side-by-side.ts'
-import { measureStartUp } from './start-up.ts'
-import { measureWaiting } from './waiting.ts'
-import { measureWall } from './wall.ts'
+import { writeCharts } from './charts.ts'
+import { goalTable } from './goal-table.ts'
+import { judge } from './goals.ts'
+import { bulk } from './measures/bulk.ts'
+import { crowd } from './measures/crowd.ts'
+import { fence } from './measures/fence.ts'
+import { handOver } from './measures/hand-over.ts'
+import { heartbeat } from './measures/heartbeat.ts'
+import { lease } from './measures/lease.ts'
+import { locks } from './measures/locks.ts'
+import type { Measure } from './measures/measure.ts'
+import { repository } from './measures/repository.ts'
+import { rows } from './measures/rows.ts'
+import { session } from './measures/session.ts'
+import { startUp } from './measures/start-up.ts'
+import { takeOver } from './measures/take-over.ts'
+import type { Results, Run } from './results.ts'
+import type { Effort } from './rounds.ts'
+import { BenchServer } from './servers/bench-server.ts'
+
+const measures: readonly Measure<unknown>[] = [
+  ...[lease, fence, session, repository, bulk, locks],
+  ...[handOver, takeOver, startUp, heartbeat, rows, crowd],
+]
+/** Those with a bound that CI can hold them against, in about a minute and a half. */
+const quickMeasures = [lease, fence, repository, bulk, handOver, startUp, heartbeat].map(({ name }) => name)
+
+const usage = `npm run bench [-- OPTIONS]
+
+  --only NAME     measure only this; may be given several times. Names, and what is measured:
+${measures.map(({ name, what }) => `                    ${name.padEnd(11)} ${what}`).join('\n')}
+                  Groups of them: ${[...new Set(measures.map(({ group }) => group))].join(', ')}
+  --rounds N      rounds that are counted, 9 by default; one more comes before them
+  --ms N          how long each contender's turn in a round is, 1000 by default
+  --json FILE     where the figures go, bench/results.json by default; measures that are not run keep theirs
+  --charts        measure nothing: draw docs/charts/*.svg from that file, and print the goals
+  --quick         for CI: 3 short rounds without other packages, held against wide bounds; exits with 1 outside of them`
 
 const { values: options } = parseArgs({
   options: {
-    rounds: { type: 'string', default: '9' },
-    ms: { type: 'string', default: '1000' },
+    only: { type: 'string', multiple: true, default: [] },
+    rounds: { type: 'string' },
+    ms: { type: 'string' },
     json: { type: 'string' },
-    only: { type: 'string' },
+    charts: { type: 'boolean', default: false },
+    quick: { type: 'boolean', default: false },
+    help: { type: 'boolean', default: false },
   },
 })
-const rounds = Number(options.rounds)
-const forMs = Number(options.ms)
-const poolSize = (workers: number): number => Math.min(workers, 20)
 
-/** One set of connections per number of workers, opened once. */
-function pools(url: string, config: PoolConfig = {}): { of(workers: number): Pool; end(): Promise<unknown> } {
-  const bySize = new Map<number, Pool>()
-  return {
-    of(workers) {
-      const size = poolSize(workers)
-      const pool = bySize.get(size) ?? new Pool({ connectionString: url, max: size, min: size, ...config })
-      bySize.set(size, pool)
-      return pool
-    },
-    end: () => Promise.all([...bySize.values()].map((pool) => pool.end())),
-  }
+// Servers and processes that are still there are killed on the way out.
+for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.once(signal, () => process.exit(130))
+
+if (options.help) console.log(usage)
+else if (options.charts) await draw(options.json ?? defaultFile())
+else await measure()
+
+function defaultFile(): string {
+  return new URL('results.json', import.meta.url).pathname
 }
 
-async function measureThroughput(): Promise<object> {
-  const directory = await mkdtemp(join(tmpdir(), 'fencepost-bench-'))
-  const server = await EmbeddedServer.start({ directory })
+async function draw(file: string): Promise<void> {
+  const results = await readResults(file)
+  for (const written of await writeCharts(results)) console.log(`wrote ${written}`)
+  console.log(`\n${goalTable(judge(results))}`)
+}
+
+async function measure(): Promise<void> {
+  const isQuick = options.quick
+  const effort: Effort = {
+    rounds: whole('rounds', options.rounds ?? (isQuick ? '3' : '9')),
+    forMs: whole('ms', options.ms ?? (isQuick ? '300' : '1000')),
+    isQuick,
+  }
+  const wanted = chosen(options.only)
+  // A quick run leaves no figures behind unless it is asked to: they are no measure of anything.
+  const file = options.json ?? (isQuick ? undefined : defaultFile())
+  let results: Results = file === undefined ? {} : await readResults(file)
+  const run = await describe(effort)
+  for (const each of wanted) {
+    console.log(`\n== ${each.name}: ${each.what}`)
+    try {
+      const figures = await each.run(effort)
+      results = { ...results, runs: { ...results.runs, [each.name]: run }, [each.name]: figures }
+    } catch (error) {
+      // The others are measured all the same: some of them take long.
+      console.error(`${each.name} failed:`, error)
+      process.exitCode = 1
+    }
+    if (file !== undefined) await writeFile(file, `${JSON.stringify(results, undefined, 1)}\n`)
+  }
+  const verdicts = judge(results, isQuick)
+  console.log(
+    `\nMedians of ${effort.rounds} rounds of ${effort.forMs} ms (lowest … highest).\n\n${goalTable(verdicts)}`,
+  )
+  if (isQuick && verdicts.some(({ isReached }) => isReached === false)) process.exitCode = 1
+}
+
+function chosen(names: readonly string[]): readonly Measure<unknown>[] {
+  if (names.length === 0) {
+    return options.quick ? measures.filter(({ name }) => quickMeasures.includes(name)) : measures
+  }
+  for (const name of names) {
+    if (!measures.some((each) => each.name === name || each.group === name)) {
+      console.error(`There is no measure ${name}.\n\n${usage}`)
+      process.exit(64)
+    }
+  }
+  return measures.filter(({ name, group }) => names.includes(name) || names.includes(group))
+}
+
+function whole(name: string, text: string): number {
+  const value = Number(text)
+  if (Number.isInteger(value) && value > 0) return value
+  console.error(`--${name} takes a whole number above 0, not ${text}`)
+  process.exit(64)
+}
+
+async function readResults(file: string): Promise<Results> {
   try {
-    await Fencepost.migrate({ connectionString: server.url })
-    const shared = pools(server.url)
-    const fencepost = await Fencepost.open({ connectionString: server.url })
-    const setup = shared.of(1)
-    await setup.query(
-      'create table floor (id integer primary key, value integer not null) with (fillfactor = 50)',
-    )
-    await setup.query('insert into floor select n, 0 from generate_series(0, 1023) n')
-
-    const twoUpdates: Contender = (workers, ms) => {
-      const pool = shared.of(workers)
-      const update = (worker: number) =>
-        pool.query({
-          name: 'floor',
-          text: 'update floor set value = value + 1 where id = $1',
-          values: [worker],
-        })
-      return throughput(workers, ms, async (worker) => {
-        await update(worker)
-        await update(worker)
-      })
-    }
-    const lease: Contender = (workers, ms) =>
-      throughput(workers, ms, async (worker) => {
-        const held = await fencepost.acquire(`bench-${worker}`)
-        await held.release()
-      })
-
-    const held = await fencepost.acquire('bench-fence')
-    const write = 'update floor set value = value + 1 where id = $1'
-    const plain: Contender = (workers, ms) => {
-      const pool = shared.of(workers)
-      return throughput(workers, ms, async (worker) => {
-        const client = await pool.connect()
-        await client.query('begin')
-        await client.query({ name: 'write', text: write, values: [worker] })
-        await client.query('commit')
-        client.release()
-      })
-    }
-    const fenced: Contender = (workers, ms) => {
-      const pool = shared.of(workers)
-      return throughput(workers, ms, (worker) =>
-        held.transaction(pool, (client) => client.query({ name: 'write', text: write, values: [worker] })),
-      )
-    }
-
-    await setup.query('create table wall (like floor including all); insert into wall select * from floor')
-    await Fencepost.protect('wall', { connectionString: server.url, lease: 'bench-fence' })
-    const walled: Contender = (workers, ms) => {
-      const pool = shared.of(workers)
-      return throughput(workers, ms, (worker) =>
-        held.transaction(pool, (client) =>
-          client.query({
-            name: 'wall',
-            text: 'update wall set value = value + 1 where id = $1',
-            values: [worker],
-          }),
-        ),
-      )
-    }
-    const sessions = pools(server.url, { options: held.environment['FENCEPOST_PGOPTIONS'] })
-    const single =
-      (table: string): Contender =>
-      (workers, ms) => {
-        const pool = sessions.of(workers)
-        return throughput(workers, ms, (worker) =>
-          pool.query({
-            name: table,
-            text: `update ${table} set value = value + 1 where id = $1`,
-            values: [worker],
-          }),
-        )
-      }
-
-    const results: Record<string, Comparison[]> = { lease: [], fence: [], wall: [], session: [] }
-    console.log(
-      `acquire + release ("lease"), fenced transactions ("fence"), and writes of a protected table ("wall", "session") per second ÷ ` +
-        `their floors; more is better, 1.00 is the floor.\n` +
-        `${rounds} rounds of ${forMs} ms each, A B A B …: median (lowest … highest)\n`,
-    )
-    for (const [name, floor, contender, counts] of [
-      ['lease', twoUpdates, lease, [1, 8, 64, 512]],
-      ['fence', plain, fenced, [1, 8, 64]],
-      ['wall', fenced, walled, [1, 8, 64]],
-      ['session', single('floor'), single('wall'), [1, 8, 64]],
-    ] as const) {
-      for (const workers of counts) {
-        const result = await compare(floor, contender, workers, rounds, forMs)
-        results[name]!.push(result)
-        const { median, min, max } = result.ratio
-        console.log(
-          `${name.padEnd(7)} ${String(workers).padStart(4)} workers  ${median.toFixed(2)} (${min.toFixed(2)} … ${max.toFixed(2)})` +
-            `  floor ${result.floorPerSecond}/s`,
-        )
-      }
-    }
-    const wall = await measureWall(server.url, fencepost, rounds)
-    await fencepost.close()
-    await Promise.all([shared.end(), sessions.end()])
-    return { ...results, ...wall }
-  } finally {
-    await server.stop('fast')
-    await rm(directory, { recursive: true, force: true })
+    return JSON.parse(await readFile(file, 'utf8')) as Results
+  } catch (error) {
+    if ((error as { code?: unknown }).code === 'ENOENT' && !options.charts) return {}
+    throw error
   }
 }
 
-const measures: Readonly<Record<string, () => Promise<object>>> = {
-  throughput: measureThroughput,
-  waiting: () => measureWaiting(rounds, forMs),
-  'start-up': () => measureStartUp(rounds),
+async function describe({ rounds, forMs }: Effort): Promise<Run> {
+  await using server = await BenchServer.start()
+  const { rows: versions } = await server.db.query<{ version: string }>(
+    `select current_setting('server_version') as version`,
+  )
+  return {
+    at: new Date().toISOString().slice(0, 10),
+    cores: cpus().length,
+    node: process.versions.node,
+    postgres: versions[0]!.version,
+    rounds,
+    forMs,
+  }
 }
-const results = {}
-for (const [name, measure] of Object.entries(measures)) {
-  if (options.only === undefined || options.only === name) Object.assign(results, await measure())
-}
-if (options.json !== undefined) await writeFile(options.json, `${JSON.stringify(results, undefined, 2)}\n`)

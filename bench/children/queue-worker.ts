@@ -25,7 +25,6 @@ const monotonicMs = (): number => Number(process.hrtime.bigint()) / 1e6
 interface Lock {
   take(signal: AbortSignal): Promise<unknown>
   give(taken: unknown): Promise<unknown>
-  close(): Promise<unknown>
 }
 
 async function fencepostLocks(): Promise<Lock[]> {
@@ -33,7 +32,6 @@ async function fencepostLocks(): Promise<Lock[]> {
   const lock: Lock = {
     take: (signal) => fencepost.acquire('bench-queue', { signal }),
     give: (lease) => (lease as { release(): Promise<unknown> }).release(),
-    close: () => fencepost.close(),
   }
   return Array.from({ length: workers }, () => lock)
 }
@@ -46,20 +44,15 @@ async function advisoryLocks(): Promise<Lock[]> {
     client.on('error', () => {})
     // oxlint-disable-next-line no-await-in-loop -- A thousand at once are more than the server accepts at once.
     await client.connect()
-    let isOver = false
     locks.push({
       take: async (signal) => {
         signal.throwIfAborted()
         await client.query({ name: 'lock', text: 'select pg_advisory_lock(4711)' })
-        if (!isOver && !signal.aborted) return
+        if (!signal.aborted) return
         await client.query('select pg_advisory_unlock(4711)')
         signal.throwIfAborted()
       },
       give: () => client.query({ name: 'unlock', text: 'select pg_advisory_unlock(4711)' }),
-      close: () => {
-        isOver = true
-        return client.end()
-      },
     })
   }
   return locks
@@ -88,7 +81,6 @@ async function notifiedLocks(): Promise<Lock[]> {
       await work.query({ name: 'give', text: give })
       await work.query({ name: 'notify', text: notify })
     },
-    close: () => Promise.all([work.end(), listener.end()]),
   }))
 }
 
@@ -97,11 +89,11 @@ const locks = await makers[kind as Kind]()
 process.send!('ready')
 
 let controller = new AbortController()
-process.on('message', (order: 'begin' | 'stop' | 'end') => {
+process.on('message', (order: 'begin' | 'stop') => {
   if (order === 'begin') void run()
-  else if (order === 'stop') controller.abort()
-  else void Promise.all(new Set(locks.map((lock) => lock.close()))).then(() => process.exit(0))
+  else controller.abort()
 })
+process.on('disconnect', () => process.exit())
 
 async function run(): Promise<void> {
   controller = new AbortController()

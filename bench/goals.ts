@@ -1,0 +1,205 @@
+import { type Results, against } from './results.ts'
+import type { Spread } from './spread.ts'
+
+/** Something that fencepost is to reach, on two cores with everything on one machine. The median decides. */
+export interface Goal {
+  readonly number: number
+  readonly what: string
+  readonly atLeast?: number
+  readonly atMost?: number
+  /** The bound of the quick run, which only tells that something has broken: wide enough for a busy machine. */
+  readonly quick?: number
+  /** Undefined where it was not measured. */
+  readonly figure: (results: Results) => Spread | undefined
+}
+
+const overFloor = (workers: number, atLeast: number, quick?: number): Goal => ({
+  number: 1,
+  what: `acquire + release ÷ floor, ${workers} worker${workers === 1 ? '' : 's'}`,
+  atLeast,
+  ...(quick === undefined ? {} : { quick }),
+  figure: ({ lease }) => against(lease?.figures, workers, 'fencepost', 'floor'),
+})
+
+const overPeer = (peer: string, atLeast: number): Goal => ({
+  number: 2,
+  what: `acquire + release ÷ ${peer}, 64 workers`,
+  atLeast,
+  figure: ({ lease }) => against(lease?.figures, 64, 'fencepost', peer),
+})
+
+const handOver = (waiters: number, quick?: number): Goal => ({
+  number: 4,
+  what: `hand-over ÷ blocking advisory lock, ${waiters.toLocaleString('en')} waiters`,
+  atMost: 2,
+  ...(quick === undefined ? {} : { quick }),
+  figure: (results) => handOverOf(results, waiters)?.ratio,
+})
+
+const tries = (waiters: number, quick?: number): Goal => ({
+  number: 4,
+  what: `questions to the database per hand-over, ${waiters.toLocaleString('en')} waiters`,
+  atMost: 2,
+  ...(quick === undefined ? {} : { quick }),
+  figure: (results) => handOverOf(results, waiters)?.tries,
+})
+
+const fenced = (workers: number, quick: number): Goal => ({
+  number: 6,
+  what: `fenced transaction ÷ unfenced, ${workers} worker${workers === 1 ? '' : 's'}`,
+  atLeast: 0.95,
+  quick,
+  figure: ({ fence }) => against(fence, workers, 'fenced', 'unfenced'),
+})
+
+const written = (workers: number, quick: number): Goal => ({
+  number: 6,
+  what: `repository write ÷ plain autocommit write, ${workers} worker${workers === 1 ? '' : 's'}`,
+  atLeast: 0.95,
+  quick,
+  figure: ({ repository }) => against(repository?.single, workers, 'repository', 'plain, Kysely'),
+})
+
+const walled = (workers: number, quick: number): Goal => ({
+  number: 6,
+  what: `fenced transaction, time on a protected table ÷ on a plain one, ${workers} worker${workers === 1 ? '' : 's'}`,
+  atMost: 1.05,
+  quick,
+  figure: ({ fence }) => against(fence, workers, 'fenced', 'fenced, protected table'),
+})
+
+const bulk = (statement: string, quick: number): Goal => ({
+  number: 6,
+  what: `${statement} of 100,000 rows, time on a protected table ÷ on a plain one`,
+  atMost: 1.05,
+  quick,
+  figure: (results) => results.bulk?.[`${statement} checked`],
+})
+
+export const goals: readonly Goal[] = [
+  overFloor(1, 1.2, 0.3),
+  overFloor(8, 2, 0.5),
+  overFloor(64, 7, 1.5),
+  overFloor(512, 10),
+  overPeer('redlock, fsync always', 1.1),
+  overPeer('@sesamecare-oss/redlock, fsync always', 1.1),
+  overPeer('redis-semaphore, fsync always', 1.1),
+  overPeer('redlock', 0.95),
+  overPeer('@sesamecare-oss/redlock', 0.95),
+  overPeer('redis-semaphore', 0.95),
+  overPeer('@medusajs/locking-postgres', 8),
+  overPeer('npm advisory-lock', 40),
+  overPeer('etcd3', 20),
+  {
+    number: 3,
+    what: 'heartbeat of 100,000 leases ÷ of one, time',
+    atMost: 1.05,
+    quick: 3,
+    figure: ({ heartbeat }) => heartbeat?.time,
+  },
+  {
+    number: 3,
+    what: 'heartbeat of 100,000 leases ÷ of one, WAL bytes',
+    atMost: 1.05,
+    quick: 2,
+    figure: ({ heartbeat }) => heartbeat?.walBytes,
+  },
+  {
+    number: 3,
+    what: 'heap growth over 60 heartbeats, 100,000 leases ÷ one',
+    atMost: 1.05,
+    quick: 1.5,
+    figure: ({ heartbeat }) => heartbeat && only(heartbeat.heapGrowth),
+  },
+  handOver(2, 30),
+  handOver(50, 30),
+  handOver(1000),
+  tries(2, 3),
+  tries(50, 3),
+  tries(1000),
+  {
+    number: 5,
+    what: 'crash take-over, ms after the TTL has ended',
+    atMost: 50,
+    figure: (results) => results['take-over']?.lateMs,
+  },
+  {
+    number: 5,
+    what: 'statements per waiter and TTL while waiting',
+    atMost: 2,
+    figure: (results) => results['take-over']?.questionsPerTtl,
+  },
+  fenced(1, 0.25),
+  fenced(8, 0.25),
+  fenced(64, 0.25),
+  written(1, 0.2),
+  written(8, 0.2),
+  written(64, 0.2),
+  {
+    number: 6,
+    what: 'repository, 10,000 rows in one statement, time ÷ plain',
+    atMost: 1.05,
+    quick: 3,
+    figure: ({ repository }) => repository?.tenThousand,
+  },
+  walled(1, 2),
+  walled(8, 2),
+  walled(64, 2),
+  bulk('update', 2),
+  bulk('insert', 2.5),
+  bulk('delete', 2),
+  {
+    number: 7,
+    what: 'start of a service to its first lease ÷ bare script',
+    atMost: 1.2,
+    quick: 3,
+    figure: (results) => results['start-up']?.service,
+  },
+  {
+    number: 7,
+    what: 'fencepost run to the start of its command ÷ bare script',
+    atMost: 1.5,
+    quick: 4,
+    figure: (results) => results['start-up']?.run,
+  },
+  {
+    number: 8,
+    what: '1,000,000 lease rows ÷ 10,000, the workers use one each, 64 workers',
+    atLeast: 0.9,
+    figure: ({ rows }) => against(rows, 64, '1,000,000 leases', '10,000 leases'),
+  },
+  {
+    number: 8,
+    what: 'acquire p99 with 1,000 holders and 10,000 waiters ÷ idle',
+    atMost: 2,
+    figure: ({ crowd }) => crowd?.p99,
+  },
+]
+
+function handOverOf(results: Results, waiters: number) {
+  return results['hand-over']?.find((each) => each.waiters === waiters && each.floor === 'advisory')
+}
+
+function only(value: number): Spread {
+  return { median: value, min: value, max: value }
+}
+
+export interface Verdict {
+  readonly goal: Goal
+  /** The bound that it is held against. */
+  readonly bound: number
+  readonly figure: Spread | undefined
+  /** Undefined where it was not measured. */
+  readonly isReached: boolean | undefined
+}
+
+/** Each goal with its figure. For the quick run, those that have a bound for it. */
+export function judge(results: Results, isQuick = false): Verdict[] {
+  return goals.flatMap((goal) => {
+    const bound = isQuick ? goal.quick : (goal.atLeast ?? goal.atMost)
+    if (bound === undefined) return []
+    const figure = goal.figure(results)
+    const isReached = figure && (goal.atLeast === undefined ? figure.median <= bound : figure.median >= bound)
+    return [{ goal, bound, figure, isReached }]
+  })
+}
