@@ -1,43 +1,85 @@
-import { defineConfig, type RolldownOptions } from 'rolldown'
+import { existsSync, readFileSync, readdirSync } from 'node:fs'
+import { dirname, join } from 'node:path'
+import { type Plugin, type RolldownOptions, defineConfig } from 'rolldown'
 
 /**
- * Two bundles of our own code alone: what a service imports, and the command line, whose chunks are loaded when they are needed.
- * Reading a few files instead of sixty is most of what `fencepost run` can save before its command starts. The types are left to the
- * compiler.
+ * Two bundles: what a service imports, which is our own code alone, and the command line, whose chunks are loaded when they are
+ * needed. Reading a few files instead of a hundred is most of what `fencepost run` can save before its command starts. The types are
+ * left to the compiler.
  */
 const shared: RolldownOptions = {
   platform: 'node',
   transform: { target: 'node22.12' },
-  // The helper for `using`, which Node 22 does not know, is part of the bundle.
-  external: (id) => !/^([./]|@oxc-project.runtime)/.test(id),
 }
+
+/** Our own files, and the helper for `using`, which Node 22 does not know. */
+const own = /^([./]|@oxc-project.runtime)/
+/** What every command needs. Read from the bundle it is there in a third of the time. */
+const bundled = /^(commander|ms|pg|pgpass|split2|xtend|(pg|postgres)-(?!native|cloudflare)[\w-]+)$/
 
 /** Each part of the program that is needed at one moment is one file. */
 const groups = [
   {
     name: 'start',
-    test: /src.(clock|duration|errors|logger|package-directory|lease.name|cli.(database-url|exit-code|grace|run-options|run-report)|database.(connect-options|connection|failure|grants|schema))\.ts$|usingCtx/,
+    test: /src.(clock|duration|errors|logger|package-directory|lease.name|cli.(database-url|exit-code|grace|hidden-passwords|notices|run-options|run-report|signal-guard|voice)|database.(connect-options|connection|failure|grants|schema))\.ts$|usingCtx|node_modules.(ms|pg|pgpass|split2|xtend|(pg|postgres)-[\w-]+)./,
   },
+  { name: 'parser', test: /src.cli.commands.(program|invocation|manual|run)\.ts$|node_modules.commander./ },
   {
     name: 'lease',
     test: /src.(fencepost|lease.[a-z-]+|fence.[a-z-]+|roles.[a-z-]+|operators.[a-z-]+|database.listener)\.ts$/,
   },
 ]
 
+interface Manifest {
+  readonly name: string
+  readonly version: string
+  readonly license?: string
+  readonly author?: string | { readonly name: string }
+}
+
+/** What is copied from others comes with their licenses. */
+const licenses: Plugin = {
+  name: 'licenses',
+  generateBundle(_, bundle) {
+    const ids = Object.values(bundle).flatMap((file) => (file.type === 'chunk' ? file.moduleIds : []))
+    const folders = new Set(
+      ids.flatMap((id) => /^.*node_modules\/(?:@[^/]+\/)?[^/]+(?=\/)/.exec(id)?.[0] ?? []),
+    )
+    const texts = [...folders].toSorted().map((folder) => {
+      const manifest = join(folder, 'package.json')
+      if (!existsSync(manifest)) throw new Error(`${folder} is no package`)
+      const { name, version, license, author } = JSON.parse(readFileSync(manifest, 'utf8')) as Manifest
+      const file = readdirSync(dirname(manifest)).find((each) => /^licen[cs]e/i.test(each))
+      if (license === undefined) throw new Error(`${folder} has no license`)
+      const by = typeof author === 'object' ? author.name : author
+      const text = file === undefined ? `by ${by}` : readFileSync(join(folder, file), 'utf8').trim()
+      return `${name} ${version} (${license})\n\n${text}`
+    })
+    this.emitFile({
+      type: 'asset',
+      fileName: 'licenses.txt',
+      source: `${texts.join(`\n\n${'-'.repeat(72)}\n\n`)}\n`,
+    })
+  },
+}
+
 export default defineConfig([
   {
     ...shared,
     input: 'src/index.ts',
+    external: (id) => !own.test(id),
     output: { dir: 'dist', format: 'esm', chunkFileNames: '[name].js', comments: false },
   },
   {
     ...shared,
     input: { main: 'src/cli/main.ts', 'demo-worker': 'src/cli/demo-worker.ts' },
+    external: (id) => !own.test(id) && !bundled.test(id),
+    plugins: [licenses],
     output: {
       dir: 'dist/cli',
       format: 'esm',
       chunkFileNames: '[name].js',
-      comments: false,
+      minify: true,
       codeSplitting: { groups },
     },
   },

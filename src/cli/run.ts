@@ -1,4 +1,5 @@
 import { readFileSync } from 'node:fs'
+import { setImmediate } from 'node:timers/promises'
 import { systemClock } from '../clock.ts'
 import { connectionConfig } from '../database/connect-options.ts'
 import { connectAhead, grantsConnection } from '../database/grants.ts'
@@ -40,6 +41,8 @@ export async function runCommand(
     const url = await databaseUrl(options)
     const config = connectionConfig({ connectionString: url })
     const grants = connectAhead(grantsConnection(config, systemClock, silent), openWithinMs(settings.waitMs))
+    // The connection is begun in the next tick, and loading would come before.
+    await setImmediate()
     const { Run } = await import('./run-under.ts')
     return await new Run(name, command, { settings, url, grants, report, guard, startedMs }).end()
   } catch (error) {

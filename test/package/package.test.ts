@@ -127,7 +127,7 @@ describe('the packed library, installed in an empty project with pg and kysely',
     )
     expect(files).toContainEqual(expect.stringMatching(/^migrations\/0001_.*\.sql$/))
     const isExpected =
-      /^(dist\/.*\.(js|d\.ts)|migrations\/.*\.sql|docs\/.*\.md|examples\/.*|package\.json|[A-Z]+(\.md)?)$/
+      /^(dist\/.*\.(js|d\.ts)|dist\/cli\/licenses\.txt|migrations\/.*\.sql|docs\/.*\.md|examples\/.*|package\.json|[A-Z]+(\.md)?)$/
     expect(files.filter((file) => !isExpected.test(file))).toEqual([])
   })
 
