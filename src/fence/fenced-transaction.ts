@@ -9,6 +9,7 @@ import {
   abortedTransaction,
   cutOff,
   doubtfulCommit,
+  readOnlyFailure,
   termAtFault,
   transactionFailure,
 } from './fence-failure.ts'
@@ -120,7 +121,7 @@ async function onKysely<DB, T>(
     )
   }
   return db.connection().execute((session) =>
-    withGuardedSession(session, statement, async (watch) => {
+    withGuardedSession(session, fence.term, statement, async (watch) => {
       progress.phase = 'beginning'
       progress.connectionIsLost = () => watch.isLost
       const { isolationLevel } = options
@@ -187,6 +188,9 @@ async function onPool<T>(
   } catch (error) {
     transaction.isOver()
     isSpoilt = !(await isRolledBack(client))
+    if (progress.phase === 'beginning' && !isSpoilt) {
+      throw await readOnlyFailure(error, fence.term, (sql) => client.query(sql))
+    }
     throw error
   } finally {
     client.off('error', onError)

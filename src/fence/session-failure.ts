@@ -18,6 +18,15 @@ export function endedInside({ term }: Fence): FencepostError {
   )
 }
 
+export function foreignSnapshot(): DatabaseError {
+  return new DatabaseError(
+    'QUERY_FAILED',
+    'in a fenced session a transaction sees its own snapshot: with one that was brought in, its fence could not see whether the ' +
+      'term still holds. SET TRANSACTION SNAPSHOT was not sent.',
+    { cause: undefined },
+  )
+}
+
 export function notInTransaction(cause: unknown, sqlState: string, isPooled: boolean): DatabaseError {
   const why = cause instanceof Error ? cause.message : String(cause)
   return new DatabaseError(

@@ -3,7 +3,7 @@ import { isStandbyWarning } from '../database/connection.ts'
 import { sqlStateOf } from '../database/failure.ts'
 import { DatabaseError, FencepostError, InvalidArgumentError, OutcomeUnknownError } from '../errors.ts'
 import { quieten } from './client-watch.ts'
-import { type Fence, type FenceBounds, fenceLiterals, termsOf } from './fence.ts'
+import { type Fence, type FenceBounds, boundsInMs, fenceLiterals, termsOf } from './fence.ts'
 import {
   type Phase,
   abortedTransaction,
@@ -14,8 +14,8 @@ import {
   transactionFailure,
 } from './fence-failure.ts'
 import { callBack, callbackOf, isSubmittable, textOf, withoutCallback } from './guarded-client.ts'
-import { controlNotAlone, endedInside, notInTransaction } from './session-failure.ts'
-import { transactionControl } from './transaction-control.ts'
+import { controlNotAlone, endedInside, foreignSnapshot, notInTransaction } from './session-failure.ts'
+import { changeOfModes, saysReadOnly, transactionControl } from './transaction-control.ts'
 import { TransactionWatch } from './transaction-watch.ts'
 
 export interface GateOptions extends FenceBounds {
@@ -29,7 +29,8 @@ const rollbackWithinMs = 5000
 /**
  * Stands before one session of `pg` for the rest of the session's life, in place of the client's own `query`:
  *
- *   - every BEGIN carries the fence along;
+ *   - every BEGIN carries the fence along, or else a snapshot, which keeps one that only reads from writing later;
+ *   - SET TRANSACTION right after BEGIN comes before the fence: the transaction is begun once more with it;
  *   - a statement outside of a transaction gets a fenced one of its own;
  *   - what PostgreSQL does not run in a transaction is refused, or goes out right after a check of the term;
  *   - one refusal, and nothing but ROLLBACK is sent any more: the tool may go on regardless.
@@ -47,6 +48,10 @@ export class SessionGate {
   #waiting = 0
   #isOver = false
   #isDirect = false
+  readonly #timeoutMs: number | null
+  #idle = '0'
+  /** The texts that the open transaction was begun with, until anything else is sent in it. */
+  #opening: readonly string[] | undefined
   #isLost = false
   #loss: unknown
   #isCommitDoubtful = false
@@ -65,6 +70,7 @@ export class SessionGate {
     this.#client = client
     this.#watch = new TransactionWatch(client)
     this.#fenceSql = fenceLiterals(fence, options)
+    this.#timeoutMs = boundsInMs(options).timeoutMs
     this.#mayGoOutside = options.outsideTransactions ?? false
     this.#send = client.query.bind(client) as Query
     quieten(client)
@@ -94,11 +100,13 @@ export class SessionGate {
     const { processID } = this.#client as Client & { processID?: unknown }
     const pid = typeof processID === 'number' ? processID : 'null'
     const results = (await this.#tried('beginning', () =>
-      this.#ask(`${this.#fenceSql}; ${settings(pid)}`),
+      this.#check(`${this.#fenceSql}; ${settings(pid)}`),
     )) as {
-      rows: { is_direct: boolean | null }[]
+      rows: { is_direct: boolean | null; idle: string }[]
     }[]
-    this.#isDirect = results.at(-1)?.rows[0]?.is_direct === true
+    const [row] = results.at(-1)!.rows
+    this.#isDirect = row!.is_direct === true
+    this.#idle = row!.idle
   }
 
   /** @throws DatabaseError with code `TRANSACTION_ABORTED` when the work has left a transaction open. */
@@ -165,7 +173,7 @@ export class SessionGate {
     if (this.#watch.isReplaced) throw await this.#refused(endedInside(this.#fence))
     if (control === 'unclear') throw await this.#refused(controlNotAlone())
     const isOpen = this.#client.getTransactionStatus() !== 'I'
-    if (control === 'begin' && !isOpen) return this.#begin(text)
+    if (control === 'begin' && !isOpen) return this.#begin([text])
     if (control === 'commit' && isOpen) return this.#commit(args)
     if (control !== undefined) return this.#control(args)
     return isOpen ? this.#within(args) : this.#alone(args)
@@ -180,13 +188,49 @@ export class SessionGate {
     )
   }
 
-  async #begin(text: string): Promise<unknown> {
-    const results = await this.#tried('beginning', () => {
+  async #begin(texts: readonly string[]): Promise<unknown> {
+    return this.#tried('beginning', async () => {
       this.#fence.assertHeld?.()
-      this.#watch.reset()
-      return this.#control([`${text}\n; ${this.#fenceSql}`])
+      const results = await this.#beginWith(texts)
+      this.#opening = texts
+      return results[texts.length - 1]
     })
-    return (results as unknown[])[0]
+  }
+
+  /** As whoever sends SET TRANSACTION believes, the transaction is open: an error must not end it, and so it is left aborted. */
+  async #beginAgain(texts: readonly string[]): Promise<unknown> {
+    return this.#tried('changing', async () => {
+      this.#fence.assertHeld?.()
+      await this.#control(['rollback'])
+      const results = await this.#beginWith(texts)
+      this.#opening = texts
+      return results[texts.length - 1]
+    })
+  }
+
+  async #beginWith(texts: readonly string[]): Promise<unknown[]> {
+    this.#watch.reset()
+    const fenced = [...texts, this.#fenceSql].join('\n; ')
+    if (saysReadOnly(texts))
+      return (await this.#beginReadOnly(texts)) ?? (this.#control([fenced]) as Promise<unknown[]>)
+    try {
+      return (await this.#control([fenced])) as unknown[]
+    } catch (error) {
+      if (sqlStateOf(error) !== '25006') throw error
+      await this.#control(['rollback'])
+      const results = await this.#beginReadOnly(texts)
+      if (results === undefined) throw error
+      return results
+    }
+  }
+
+  /** Undefined when the transaction is one that may write, or the server is one that takes no writes at all. */
+  async #beginReadOnly(texts: readonly string[]): Promise<unknown[] | undefined> {
+    const snapshot = readOnlySnapshot(this.#idle, this.#timeoutMs)
+    const results = (await this.#control([[...texts, snapshot].join('\n; ')])) as { rows: unknown[] }[]
+    if (results.at(-1)!.rows.length > 0) return results
+    await this.#control(['rollback'])
+    return undefined
   }
 
   async #commit(args: unknown[]): Promise<unknown> {
@@ -203,6 +247,14 @@ export class SessionGate {
 
   /** In an open transaction, which is fenced. */
   async #within(args: unknown[]): Promise<unknown> {
+    const opening = this.#opening
+    this.#opening = undefined
+    if (opening !== undefined) {
+      const text = textOf(args[0])
+      const change = changeOfModes(text)
+      if (change === 'snapshot') throw await this.#refused(foreignSnapshot())
+      if (change === 'modes') return this.#beginAgain([...opening, text])
+    }
     return this.#tried('working', async () => {
       this.#watch.sends(textOf(args[0]))
       try {
@@ -216,7 +268,7 @@ export class SessionGate {
 
   /** Outside of a transaction: in a fenced one of its own. */
   async #alone(args: unknown[]): Promise<unknown> {
-    await this.#begin('begin')
+    await this.#begin(['begin'])
     let result: unknown
     try {
       result = await this.#within(args)
@@ -237,7 +289,7 @@ export class SessionGate {
       throw await this.#refused(notInTransaction(cause, sqlState, this.#mayGoOutside))
     await this.#tried('beginning', () => {
       this.#fence.assertHeld?.()
-      return this.#ask(this.#fenceSql)
+      return this.#check()
     })
     return this.#tried('working', async () => {
       try {
@@ -254,6 +306,22 @@ export class SessionGate {
     })
   }
 
+  /** Asks the database whether the term still holds. */
+  async #check(text = this.#fenceSql): Promise<unknown> {
+    try {
+      return await this.#ask(text)
+    } catch (error) {
+      if (sqlStateOf(error) !== '25006') throw error
+      // Where transactions are read-only by default, one that may take the fence's lock has to say so.
+      await this.#control(['begin read write']).catch(() => {
+        throw error
+      })
+      const results = await this.#ask(text)
+      await this.#control(['commit'])
+      return results
+    }
+  }
+
   /** A runner that was paused is to hear that the lease is lost, not what became of its session. */
   #asCutOff(): FencepostError {
     try {
@@ -266,6 +334,7 @@ export class SessionGate {
 
   /** A statement of transaction control that is meant to be. */
   async #control(args: unknown[]): Promise<unknown> {
+    this.#opening = undefined
     return this.#watch.expecting(() => this.#ask(...args))
   }
 
@@ -278,17 +347,18 @@ export class SessionGate {
   }
 
   /** Runs one step; what fencepost has to say of its failure ends the session. */
-  async #tried<T>(phase: Phase, step: () => Promise<T>): Promise<T> {
+  async #tried<T>(stage: Phase | 'changing', step: () => Promise<T>): Promise<T> {
     try {
       return await step()
     } catch (error) {
       const term = termAtFault(error, termsOf(this.#fence))
+      const phase = stage === 'changing' ? 'beginning' : stage
       const failure = transactionFailure(error, phase, term, this.#isLost)
       if (failure instanceof FencepostError && failure.code !== 'TRANSACTION_RETRYABLE') {
         throw await this.#refused(failure)
       }
       // Nothing was begun, as far as whoever asked for it knows.
-      if (phase === 'beginning') await this.#rollBack()
+      if (stage === 'beginning') await this.#rollBack()
       throw failure
     }
   }
@@ -317,9 +387,23 @@ export class SessionGate {
 function settings(pid: number | 'null'): string {
   const idle = `pg_catalog.current_setting('idle_in_transaction_session_timeout')`
   const own = `pg_catalog.current_setting('idle_session_timeout', true)`
-  return `select pg_catalog.pg_backend_pid() = ${pid} as is_direct,
+  return `select pg_catalog.pg_backend_pid() = ${pid} as is_direct, ${idle} as idle,
     case when pg_catalog.pg_backend_pid() = ${pid}
          then pg_catalog.set_config('fencepost.fence', pg_catalog.current_setting('fencepost.fence'), false) end,
     case when pg_catalog.pg_backend_pid() = ${pid} and (${own} = '0' or ${own}::interval > ${idle}::interval and ${idle} <> '0')
          then pg_catalog.set_config('idle_session_timeout', ${idle}, false) end`
+}
+
+/**
+ * Ends a message that begins a transaction: gives a row when that only reads. PostgreSQL lets it become one that writes until it has
+ * taken its first snapshot, and this takes it. The bounds of a fence come along.
+ */
+function readOnlySnapshot(idle: string, timeoutMs: number | null): string {
+  const own = `pg_catalog.current_setting('idle_in_transaction_session_timeout')`
+  const timeout = `case when pg_catalog.current_setting('server_version_num')::integer >= 170000 then 'transaction_timeout'
+    else 'statement_timeout' end`
+  return `select case when '${idle}' <> '0' and (${own} = '0' or ${own}::interval > '${idle}'::interval)
+         then pg_catalog.set_config('idle_in_transaction_session_timeout', '${idle}', true) end
+         ${timeoutMs === null ? '' : `, pg_catalog.set_config(${timeout}, '${timeoutMs}', true)`}
+    where pg_catalog.current_setting('transaction_read_only') = 'on' and not pg_catalog.pg_is_in_recovery()`
 }

@@ -23,9 +23,7 @@ export type TransactionControl = 'begin' | 'commit' | 'rollback' | 'unclear'
 /** Undefined when a text does not begin with transaction control. What comes later in it is not looked at. */
 export function transactionControl(sql: string): TransactionControl | undefined {
   if (!isTransactionControl(sql)) return undefined
-  // A comment that nests leaves something behind, and is unclear: better that than one that hides a statement.
-  const bare = sql.replaceAll(/--[^\n\r]*|\/\*[^]*?\*\//g, ' ').toLowerCase()
-  const statement = /^[\w\s,]*(?=[;\s]*$)/.exec(bare)?.[0].trim()
+  const statement = /^[\w\s,]*(?=[;\s]*$)/.exec(withoutComments(sql))?.[0].trim()
   // A chain begins the next transaction, without a fence. What is prepared outlives its session.
   if (statement === undefined || /\b(chain|prepared?)\b/.test(statement.replace(/\bno\s+chain\b/, ''))) {
     return 'unclear'
@@ -35,6 +33,25 @@ export function transactionControl(sql: string): TransactionControl | undefined 
   return first === 'rollback' || first === 'abort' ? 'rollback' : 'begin'
 }
 
+/**
+ * What a text that is one statement does to the transaction that has just begun: changes its modes, or brings in a snapshot.
+ * Undefined for anything else.
+ */
+export function changeOfModes(sql: string): 'modes' | 'snapshot' | undefined {
+  const [, change] = /^\s*set\s+(?:(?:local|session)\s+)?(transaction[^]*)$/.exec(withoutComments(sql)) ?? []
+  if (change === undefined) return undefined
+  if (/^transaction\s+snapshot\b/.test(change)) return 'snapshot'
+  const isAlone =
+    /^transaction\s[\w\s,]+[;\s]*$/.test(change) ||
+    /^transaction_(isolation|read_only|deferrable)\s*(=|\bto\b)\s*(['"]?)[\w\s]+\3[;\s]*$/.test(change)
+  return isAlone ? 'modes' : undefined
+}
+
+/** Whether a transaction that begins with these texts is probably one that only reads. The server knows. */
+export function saysReadOnly(texts: readonly string[]): boolean {
+  return texts.some((text) => /\bread\s+only\b/i.test(text))
+}
+
 /** Whether ROLLBACK AND CHAIN may be among the statements of a text. */
 export function mayChain(sql: string): boolean {
   if (!/\bchain\b/i.test(sql)) return false
@@ -42,6 +59,11 @@ export function mayChain(sql: string): boolean {
     const [, second, third, fourth] = leadingWords(sql, 4, index)
     return (second === 'and' && third === 'chain') || (third === 'and' && fourth === 'chain')
   })
+}
+
+/** In lower case. A comment that nests leaves something behind that is no statement: better that than one that hides one. */
+function withoutComments(sql: string): string {
+  return sql.replaceAll(/--[^\n\r]*|\/\*[^]*?\*\//g, ' ').toLowerCase()
 }
 
 const name = /[a-z_][\w$]*/iy
