@@ -178,7 +178,12 @@ async function onPool<T>(
     progress.phase = 'beginning'
     const level = options.isolationLevel === undefined ? '' : ` isolation level ${options.isolationLevel}`
     await watch.expecting(() => client.query(`begin${level}; ${statement}`))
-    const result = await attempt(fence, progress, () => work(guardedClient(client, transaction)))
+    const result = await attempt(fence, progress, async () => {
+      const done = await work(guardedClient(client, transaction))
+      // What sends itself may be on its way still.
+      await transaction.idle()
+      return done
+    })
     transaction.beginEnd()
     // Refused when the work has ended the transaction and swallowed the error that said so.
     transaction.assertMaySend('commit')

@@ -13,9 +13,22 @@ import {
   termAtFault,
   transactionFailure,
 } from './fence-failure.ts'
-import { callBack, callbackOf, isSubmittable, textOf, withoutCallback } from './guarded-client.ts'
-import { controlNotAlone, endedInside, foreignSnapshot, notInTransaction } from './session-failure.ts'
-import { changeOfModes, saysReadOnly, transactionControl } from './transaction-control.ts'
+import { callBack, callbackOf, fail, isSubmittable, textOf, withoutCallback } from './guarded-client.ts'
+import {
+  controlNotAlone,
+  endedInside,
+  foreignSnapshot,
+  leftRunning,
+  notInTransaction,
+  notSubmittable,
+} from './session-failure.ts'
+import {
+  changeOfModes,
+  isTransactionControl,
+  mayEndTransaction,
+  saysReadOnly,
+  transactionControl,
+} from './transaction-control.ts'
 import { TransactionWatch } from './transaction-watch.ts'
 
 export interface GateOptions extends FenceBounds {
@@ -25,6 +38,8 @@ export interface GateOptions extends FenceBounds {
 type Query = (...args: unknown[]) => unknown
 
 const rollbackWithinMs = 5000
+
+const answeredWithinMs = 5000
 
 /**
  * Stands before one session of `pg` for the rest of the session's life, in place of the client's own `query`:
@@ -50,6 +65,8 @@ export class SessionGate {
   #isDirect = false
   readonly #timeoutMs: number | null
   #idle = '0'
+  /** The text of what sends itself, until its answer has been looked at. */
+  #submitted: string | undefined
   /** The texts that the open transaction was begun with, until anything else is sent in it. */
   #opening: readonly string[] | undefined
   #isLost = false
@@ -112,10 +129,16 @@ export class SessionGate {
   /** @throws DatabaseError with code `TRANSACTION_ABORTED` when the work has left a transaction open. */
   async finish(): Promise<void> {
     this.#isOver = true
-    await this.#last
-    if (this.#watch.isReplaced) throw await this.#refused(endedInside(this.#fence))
+    // A stream that nobody reads does not end.
+    if (this.#submitted !== undefined) await within(answeredWithinMs, this.#watch.idle())
+    const isAnswered = this.#watch.isAnswered
+    if (isAnswered) {
+      await this.#last
+      await this.#assertNotEnded()
+    }
     if (this.#refusal !== undefined || this.#client.getTransactionStatus() === 'I') return
-    await this.#rollBack()
+    if (!isAnswered && mayEndTransaction(this.#submitted!)) throw leftRunning(this.#fence)
+    if (isAnswered) await this.#rollBack()
     throw new DatabaseError(
       'TRANSACTION_ABORTED',
       `the work of the fenced session under lease "${this.#fence.term.lease}" left a transaction open. It was rolled back.`,
@@ -133,16 +156,23 @@ export class SessionGate {
 
   #query(...args: unknown[]): unknown {
     const callback = callbackOf(args)
-    if (callback === undefined && isSubmittable(args[0])) return this.#submit(args)
-    const answer = this.#inTurn(callback === undefined ? args : withoutCallback(args))
+    if (isSubmittable(args[0])) return this.#submit(args)
+    const answer = this.#asked(callback === undefined ? args : withoutCallback(args))
     if (callback === undefined) return answer
     callBack(callback, answer)
     return undefined
   }
 
-  async #inTurn(args: unknown[]): Promise<unknown> {
+  async #asked(args: unknown[]): Promise<unknown> {
+    return this.#inTurn(() => this.#run(args))
+  }
+
+  async #inTurn(step: () => Promise<unknown>): Promise<unknown> {
     this.#waiting += 1
-    const answer = this.#last.then(() => this.#run(args)).finally(() => (this.#waiting -= 1))
+    const answer = this.#last
+      .then(() => this.#watch.idle())
+      .then(step)
+      .finally(() => (this.#waiting -= 1))
     this.#last = answer.catch(() => {})
     return answer
   }
@@ -150,33 +180,51 @@ export class SessionGate {
   /** A cursor or a stream says nothing when it is done, so it can only be part of a transaction that is open already. */
   #submit(args: unknown[]): unknown {
     this.#assertMaySend()
-    if (this.#waiting > 0 || this.#client.getTransactionStatus() !== 'T') {
-      throw new InvalidArgumentError(
-        'query',
-        args[0],
-        'in a fenced session a cursor or a stream can be sent only in an open transaction, with every statement before it awaited',
-      )
+    const text = textOf(args[0])
+    if (isTransactionControl(text)) throw notSubmittable(args[0])
+    const submit = (): unknown => {
+      this.#opening = undefined
+      this.#submitted = text
+      this.#watch.sends(text)
+      return this.#send(...args)
     }
-    this.#watch.sends(textOf(args[0]))
-    return this.#send(...args)
+    if (this.#waiting === 0 && this.#submitted === undefined && !this.#watch.isBusy) {
+      if (this.#client.getTransactionStatus() !== 'T') throw notSubmittable(args[0])
+      return submit()
+    }
+    const sending = this.#inTurn(async () => {
+      await this.#assertNotEnded()
+      this.#assertMaySend()
+      // It may be that nobody listens to it, and that nobody misses it.
+      if (this.#client.getTransactionStatus() !== 'T') throw await this.#refused(notSubmittable(args[0]))
+      submit()
+    })
+    sending.catch((error: unknown) => fail(args, error, this.#client))
+    return args[0]
   }
 
   async #run(args: unknown[]): Promise<unknown> {
     const text = textOf(args[0])
     const control = transactionControl(text)
+    await this.#assertNotEnded()
     // So that a tool can clean up after a refusal.
     if (control === 'rollback' && !this.#isOver && !this.#isLost) return this.#control(args)
     this.#assertMaySend()
     // What was not sent cannot be in doubt.
     if (this.#isLost) throw await this.#refused(this.#asCutOff())
-    // What sends itself is not waited for.
-    if (this.#watch.isReplaced) throw await this.#refused(endedInside(this.#fence))
     if (control === 'unclear') throw await this.#refused(controlNotAlone())
     const isOpen = this.#client.getTransactionStatus() !== 'I'
     if (control === 'begin' && !isOpen) return this.#begin([text])
     if (control === 'commit' && isOpen) return this.#commit(args)
     if (control !== undefined) return this.#control(args)
     return isOpen ? this.#within(args) : this.#alone(args)
+  }
+
+  /** What sends itself is looked at when it has been answered, and before anything else is sent. */
+  async #assertNotEnded(): Promise<void> {
+    const hasEnded = this.#watch.isReplaced || (this.#submitted !== undefined && this.#watch.isOver)
+    this.#submitted = undefined
+    if (hasEnded && this.#refusal === undefined) throw await this.#refused(endedInside(this.#fence))
   }
 
   #assertMaySend(): void {
@@ -372,15 +420,21 @@ export class SessionGate {
   /** A rollback can queue for ever behind a stream that nobody reads; the end of the session does the same. */
   async #rollBack(): Promise<void> {
     if (this.#isLost) return
-    const { promise: timeout, resolve } = Promise.withResolvers<void>()
-    const timer = setTimeout(resolve, rollbackWithinMs)
-    try {
-      await Promise.race([this.#control(['rollback']), timeout])
-    } catch {
-      // The session is ended in any case.
-    } finally {
-      clearTimeout(timer)
-    }
+    // Where it fails, the session is ended in any case.
+    await within(
+      rollbackWithinMs,
+      this.#control(['rollback']).catch(() => {}),
+    )
+  }
+}
+
+async function within(ms: number, step: Promise<unknown>): Promise<void> {
+  const { promise: timeout, resolve } = Promise.withResolvers<void>()
+  const timer = setTimeout(resolve, ms)
+  try {
+    await Promise.race([step, timeout])
+  } finally {
+    clearTimeout(timer)
   }
 }
 

@@ -52,6 +52,11 @@ export function saysReadOnly(texts: readonly string[]): boolean {
   return texts.some((text) => /\bread\s+only\b/i.test(text))
 }
 
+/** Whether a statement that commits may be among those of a text. A word of it in a string counts as well. */
+export function mayEndTransaction(sql: string): boolean {
+  return /\b(commit|end|prepare)\b/i.test(sql)
+}
+
 /** Whether ROLLBACK AND CHAIN may be among the statements of a text. */
 export function mayChain(sql: string): boolean {
   if (!/\bchain\b/i.test(sql)) return false
