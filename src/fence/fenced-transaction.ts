@@ -43,6 +43,7 @@ const isolationLevels = ['read uncommitted', 'read committed', 'repeatable read'
  * @throws LeaseLostError, StaleTermError, HolderExpiredError: nothing was written.
  * @throws FencepostError with code `TRANSACTION_ENDED` when `work` has ended the transaction, or sent a statement after its end.
  * @throws OutcomeUnknownError when the answer to COMMIT was lost.
+ * @throws DatabaseError with code `QUERY_FAILED` where transactions are read-only by default: nothing was written.
  */
 export function fencedTransaction<DB, T>(
   fence: Fence,

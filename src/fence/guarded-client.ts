@@ -34,6 +34,9 @@ export function guardedClient(client: PoolClient, transaction: OpenTransaction):
     return args[0]
   }
 
+  const ask = (args: unknown[]): Promise<unknown> =>
+    inTurn(() => transaction.send(textOf(args[0]), async () => send(args)))
+
   const query: Query = (...args) => {
     const callback = callbackOf(args)
     if (isSubmittable(args[0])) {
@@ -45,8 +48,6 @@ export function guardedClient(client: PoolClient, transaction: OpenTransaction):
         return undefined
       }
     }
-    const ask = (asked: unknown[]): Promise<unknown> =>
-      inTurn(() => transaction.send(textOf(asked[0]), async () => send(asked)))
     if (callback === undefined) return ask(args)
     callBack(callback, ask(withoutCallback(args)))
     return undefined

@@ -25,6 +25,7 @@ import {
 import {
   changeOfModes,
   isTransactionControl,
+  mayEndItsOwn,
   mayEndTransaction,
   saysReadOnly,
   transactionControl,
@@ -316,6 +317,9 @@ export class SessionGate {
 
   /** Outside of a transaction: in a fenced one of its own. */
   async #alone(args: unknown[]): Promise<unknown> {
+    const mayGoOutside = this.#mayGoOutside && this.#isDirect
+    // What it did before its first COMMIT would not all go back with a rollback, and would be done twice.
+    if (mayGoOutside && mayEndItsOwn(textOf(args[0]))) return this.#outside(args)
     await this.#begin(['begin'])
     let result: unknown
     try {
@@ -324,17 +328,16 @@ export class SessionGate {
       if (this.#refusal !== undefined) throw error
       await this.#rollBack()
       const sqlState = sqlStateOf(error)
-      if (sqlState === '25001' || sqlState === '2D000') return this.#outside(args, error, sqlState)
-      throw error
+      if (sqlState !== '25001' && sqlState !== '2D000') throw error
+      if (mayGoOutside) return this.#outside(args)
+      throw await this.#refused(notInTransaction(error, sqlState, this.#mayGoOutside))
     }
     await this.#commit(['commit'])
     return result
   }
 
   /** What PostgreSQL does not run in a transaction. */
-  async #outside(args: unknown[], cause: unknown, sqlState: string): Promise<unknown> {
-    if (!this.#mayGoOutside || !this.#isDirect)
-      throw await this.#refused(notInTransaction(cause, sqlState, this.#mayGoOutside))
+  async #outside(args: unknown[]): Promise<unknown> {
     await this.#tried('beginning', () => {
       this.#fence.assertHeld?.()
       return this.#check()

@@ -52,6 +52,19 @@ export function saysReadOnly(texts: readonly string[]): boolean {
   return texts.some((text) => /\bread\s+only\b/i.test(text))
 }
 
+/**
+ * Whether a text is one CALL, or one DO that commits or calls, which PostgreSQL would run up to their first COMMIT before it says
+ * that they do not belong in a transaction. A DO that ends no transaction as far as can be read does.
+ */
+export function mayEndItsOwn(sql: string): boolean {
+  const [first] = leadingWords(sql, 1)
+  const statement = sql.slice(sql.toLowerCase().indexOf(first ?? '')).replace(/[;\s]+$/, '')
+  if (first === 'call') return !statement.includes(';')
+  const body = first === 'do' ? /\b(commit|rollback)\s*(;|\(|and\b)|\bcall\s+["\w]/i : undefined
+  const isAlone = /^do\s*(language\s+[\w"]+\s*)?(\$\w*\$)((?!\2)[^])*\2\s*(language\s+[\w"]+)?$/i
+  return body !== undefined && isAlone.test(statement) && body.test(statement)
+}
+
 /** Whether a statement that commits may be among those of a text. A word of it in a string counts as well. */
 export function mayEndTransaction(sql: string): boolean {
   return /\b(commit|end|prepare)\b/i.test(sql)

@@ -1,8 +1,17 @@
 import { Kysely, sql } from 'kysely'
-import type { Client, Pool, PoolClient } from 'pg'
+import { type Client, Pool, type PoolClient } from 'pg'
 import { afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest'
-import { Fencepost, HolderExpiredError, type Lease, StaleTermError, fencedSession } from '../../src/index.ts'
+import {
+  Fencepost,
+  HolderExpiredError,
+  type Lease,
+  StaleTermError,
+  fencedSession,
+  fencedTransaction,
+} from '../../src/index.ts'
+import { eventually } from '../support/cli.ts'
 import { useDatabase } from '../support/database.ts'
+import { DebianServer, debianBinaries } from '../support/debian-server.ts'
 
 const database = useDatabase()
 
@@ -256,6 +265,31 @@ describe('where transactions are read-only by default', () => {
     await expect(lease.transaction(quiet, never)).rejects.toMatchObject(refusal)
     await expect(lease.transaction(database.kysely(readOnlyDefault), never)).rejects.toMatchObject(refusal)
     expect((await quiet.query('select 1 as n')).rows).toEqual([{ n: 1 }])
+  })
+})
+
+// The embedded server has no pg_basebackup.
+const binaries = debianBinaries()
+const why = binaries === undefined ? ' (skipped: pg_basebackup is not installed; Debian: postgresql)' : ''
+
+describe.skipIf(binaries === undefined).each([why])('where the server is a standby%s', () => {
+  test('a fenced session and a fenced transaction say so', async () => {
+    await using primary = await DebianServer.start(binaries!)
+    await Fencepost.migrate({ connectionString: primary.url })
+    const standby = new Pool({ connectionString: await primary.addStandby('spare') })
+    standby.on('error', () => {})
+    await using grantor = await Fencepost.open({ connectionString: primary.url })
+    const { term } = await grantor.acquire('on a standby')
+    const lookup = 'select from fencepost.lease where name = $1'
+    await eventually(async () => (await standby.query(lookup, [term.lease])).rows.length === 1)
+    const never = async (): Promise<void> => expect.unreachable()
+    try {
+      const refusal = { code: 'READ_ONLY_SERVER', sqlState: '25006' }
+      await expect(fencedSession({ term }, standby, never)).rejects.toMatchObject(refusal)
+      await expect(fencedTransaction({ term }, standby, never)).rejects.toMatchObject(refusal)
+    } finally {
+      await standby.end()
+    }
   })
 })
 
