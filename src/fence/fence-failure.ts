@@ -80,6 +80,31 @@ export function transactionFailure(
   }
 }
 
+/**
+ * Why a fenced transaction could not begin where the server has refused a write. It says the same of a standby and of a transaction
+ * that is read-only by default, so it is asked. `send` sends on the same session, in no transaction.
+ */
+export async function readOnlyFailure(
+  error: unknown,
+  { lease }: Term,
+  send: (sql: string) => Promise<{ rows: unknown[] }>,
+): Promise<unknown> {
+  if (sqlStateOf(error) !== '25006') return error
+  try {
+    const { rows } = await send('select 1 where not pg_catalog.pg_is_in_recovery()')
+    if (rows.length === 0) return error
+  } catch {
+    return error
+  }
+  return new DatabaseError(
+    'QUERY_FAILED',
+    `could not begin a fenced transaction under lease "${lease}": transactions are read-only by default here, although the ` +
+      'server takes writes. Nothing was written. Find where default_transaction_read_only is set (for the role, the database, the ' +
+      "server, or in the connection's options), and turn it off for whoever writes.",
+    { cause: error, sqlState: '25006' },
+  )
+}
+
 /** A pool that has ended has no code for it, so this one fault is known by the words of `pg` and Kysely. */
 export function connectFailure(error: unknown): unknown {
   if (/after calling end on the pool|driver has already been destroyed/i.test(messageOf(error))) {

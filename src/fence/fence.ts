@@ -165,7 +165,8 @@ export function inheritedFence(env: Readonly<Record<string, string | undefined>>
   }
 }
 
-function boundsInMs(bounds: FenceBounds): { idleMs: number | null; timeoutMs: number | null } {
+/** Null for what was not said; an idle bound of 0 for none. */
+export function boundsInMs(bounds: FenceBounds): { idleMs: number | null; timeoutMs: number | null } {
   const { idleTimeout, timeout } = bounds
   return {
     idleMs:

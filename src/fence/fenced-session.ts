@@ -13,6 +13,11 @@ export interface FencedSessionOptions extends FenceBounds {
    * Their term is checked right before. A pause just then, and a term that ends while the statement runs, go unnoticed, unless
    * it is DDL in a protected schema: then the database checks when it begins and when it ends. Not behind a pooler. Default false:
    * they are refused, and nothing of them is carried out.
+   *
+   * A CALL, or a DO with a COMMIT, a ROLLBACK or a CALL in it, goes out like that at once when it is a statement of its own outside
+   * of a transaction: between two `begin` and `commit` it is fenced. Any other statement is tried in a fenced transaction first. One
+   * that fails there only in the middle (several statements in one text with a `vacuum` at the end, say) is so carried out twice: what
+   * a rollback does not undo, such as the numbers of a sequence, happens twice.
    */
   readonly outsideTransactions?: boolean | undefined
 }
@@ -21,7 +26,9 @@ export interface FencedSessionOptions extends FenceBounds {
  * Runs `work` on a session of the pool or Kysely in which every write is fenced, although `work` begins and commits its
  * transactions itself: for a migration tool, say. `lease.transaction` is the simpler choice for code of your own.
  *
- *   - Every `begin` carries the fence: until that transaction ends, no newer term of the lease can be granted.
+ *   - Every `begin` carries the fence: until that transaction ends, no newer term of the lease can be granted. One that is read-only
+ *     carries none, and cannot become one that writes.
+ *   - `set transaction` right after `begin` works as ever, except for `set transaction snapshot`.
  *   - A statement outside of a transaction runs in a fenced transaction of its own.
  *   - After the first refusal nothing more is sent, and the session's promise rejects with it, whatever `work` made of it.
  *
@@ -35,9 +42,10 @@ export interface FencedSessionOptions extends FenceBounds {
  *
  * @throws LeaseLostError, StaleTermError, HolderExpiredError: the transaction at hand was rolled back, earlier ones stay.
  * @throws DatabaseError with code `TRANSACTION_CUT_OFF`, or `TRANSACTION_ABORTED` when `work` left a transaction open: the same.
- * With `QUERY_FAILED` for a statement that PostgreSQL does not run in a transaction.
+ * With `QUERY_FAILED` for a statement that PostgreSQL does not run in a transaction, and for `set transaction snapshot`.
  * @throws FencepostError with code `TRANSACTION_ENDED` for transaction control that is not a statement of its own.
- * @throws OutcomeUnknownError when the answer to a COMMIT, or to a statement outside of transactions, was lost.
+ * @throws OutcomeUnknownError when the answer to a COMMIT, or to a statement outside of transactions, was lost, and when `work` has
+ * returned while a cursor, a stream or another submittable still runs that may commit.
  * @example
  * ```ts
  * import { fencedSession, inheritedFence } from 'fencepost'

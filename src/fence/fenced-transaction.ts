@@ -9,6 +9,7 @@ import {
   abortedTransaction,
   cutOff,
   doubtfulCommit,
+  readOnlyFailure,
   termAtFault,
   transactionFailure,
 } from './fence-failure.ts'
@@ -42,6 +43,7 @@ const isolationLevels = ['read uncommitted', 'read committed', 'repeatable read'
  * @throws LeaseLostError, StaleTermError, HolderExpiredError: nothing was written.
  * @throws FencepostError with code `TRANSACTION_ENDED` when `work` has ended the transaction, or sent a statement after its end.
  * @throws OutcomeUnknownError when the answer to COMMIT was lost.
+ * @throws DatabaseError with code `QUERY_FAILED` where transactions are read-only by default: nothing was written.
  */
 export function fencedTransaction<DB, T>(
   fence: Fence,
@@ -120,7 +122,7 @@ async function onKysely<DB, T>(
     )
   }
   return db.connection().execute((session) =>
-    withGuardedSession(session, statement, async (watch) => {
+    withGuardedSession(session, fence.term, statement, async (watch) => {
       progress.phase = 'beginning'
       progress.connectionIsLost = () => watch.isLost
       const { isolationLevel } = options
@@ -177,7 +179,12 @@ async function onPool<T>(
     progress.phase = 'beginning'
     const level = options.isolationLevel === undefined ? '' : ` isolation level ${options.isolationLevel}`
     await watch.expecting(() => client.query(`begin${level}; ${statement}`))
-    const result = await attempt(fence, progress, () => work(guardedClient(client, transaction)))
+    const result = await attempt(fence, progress, async () => {
+      const done = await work(guardedClient(client, transaction))
+      // What sends itself may be on its way still.
+      await transaction.idle()
+      return done
+    })
     transaction.beginEnd()
     // Refused when the work has ended the transaction and swallowed the error that said so.
     transaction.assertMaySend('commit')
@@ -187,6 +194,9 @@ async function onPool<T>(
   } catch (error) {
     transaction.isOver()
     isSpoilt = !(await isRolledBack(client))
+    if (progress.phase === 'beginning' && !isSpoilt) {
+      throw await readOnlyFailure(error, fence.term, (sql) => client.query(sql))
+    }
     throw error
   } finally {
     client.off('error', onError)

@@ -1,4 +1,4 @@
-import type { PoolClient } from 'pg'
+import type { Client, PoolClient } from 'pg'
 import { InvalidArgumentError } from '../errors.ts'
 import type { OpenTransaction } from './open-transaction.ts'
 
@@ -7,32 +7,49 @@ type Query = (...args: unknown[]) => unknown
 /**
  * A pool's client as the work of a fenced transaction gets it: it cannot end the transaction, and kept for longer it sends
  * nothing any more. Statements are sent one after the other, each when it is known that the one before has left the transaction
- * open. What sends itself, such as a cursor or a stream, goes straight to `pg`, and its answers are looked at when they come.
+ * open; so is what sends itself, such as a cursor or a stream, and what comes after it.
  */
 export function guardedClient(client: PoolClient, transaction: OpenTransaction): PoolClient {
   const send = (args: unknown[]): unknown => (client.query as Query).apply(client, args)
   let last: Promise<unknown> = Promise.resolve()
+  let waiting = 0
 
-  const inTurn = (args: unknown[]): Promise<unknown> => {
-    const answer = last.then(() => transaction.send(textOf(args[0]), async () => send(args)))
+  const inTurn = async (step: () => Promise<unknown>): Promise<unknown> => {
+    waiting += 1
+    const answer = last.then(step).finally(() => (waiting -= 1))
     last = answer.catch(() => {})
     return answer
   }
+
+  const submit = (args: unknown[]): unknown => {
+    const text = textOf(args[0])
+    transaction.assertMaySend(text)
+    if (waiting === 0 && !transaction.isBusy) return send(args)
+    const sending = inTurn(async () => {
+      await transaction.idle()
+      transaction.assertMaySend(text)
+      send(args)
+    })
+    sending.catch((error: unknown) => fail(args, error, client))
+    return args[0]
+  }
+
+  const ask = (args: unknown[]): Promise<unknown> =>
+    inTurn(() => transaction.send(textOf(args[0]), async () => send(args)))
 
   const query: Query = (...args) => {
     const callback = callbackOf(args)
     if (isSubmittable(args[0])) {
       try {
-        transaction.assertMaySend(textOf(args[0]))
+        return submit(args)
       } catch (error) {
         if (callback === undefined) throw error
         process.nextTick(callback, error)
         return undefined
       }
-      return send(args)
     }
-    if (callback === undefined) return inTurn(args)
-    callBack(callback, inTurn(withoutCallback(args)))
+    if (callback === undefined) return ask(args)
+    callBack(callback, ask(withoutCallback(args)))
     return undefined
   }
 
@@ -89,6 +106,20 @@ export function isSubmittable(statement: unknown): boolean {
     'submit' in statement &&
     typeof statement.submit === 'function'
   )
+}
+
+/** Tells what sends itself, and was promised to be sent, that it is not: as `pg` does. */
+export function fail(args: unknown[], error: unknown, client: Partial<Pick<Client, 'connection'>>): void {
+  const callback = callbackOf(args)
+  if (callback !== undefined) {
+    process.nextTick(callback, error)
+    return
+  }
+  try {
+    ;(args[0] as { handleError?: Query }).handleError?.(error, client.connection)
+  } catch {
+    // Nobody listens to it. The transaction or session rejects with the same.
+  }
 }
 
 export function textOf(statement: unknown): string {

@@ -1,5 +1,7 @@
 import type { CompiledQuery, DatabaseConnection, Kysely, QueryResult } from 'kysely'
 import { ClientWatch } from './client-watch.ts'
+import type { Term } from '../lease/term.ts'
+import { readOnlyFailure } from './fence-failure.ts'
 import { OpenTransaction } from './open-transaction.ts'
 import { TransactionWatch } from './transaction-watch.ts'
 
@@ -25,11 +27,12 @@ export interface SessionWatch {
  */
 export async function withGuardedSession<DB, T>(
   session: Kysely<DB>,
+  term: Term,
   fence: string,
   run: (watch: SessionWatch) => Promise<T>,
 ): Promise<T> {
   return session.getExecutor().provideConnection(async (connection) => {
-    const guard = new SessionGuard(connection, fence)
+    const guard = new SessionGuard(connection, term, fence)
     try {
       return await run(guard)
     } catch (error) {
@@ -45,14 +48,16 @@ class SessionGuard implements SessionWatch {
   readonly #connection: DatabaseConnection
   readonly #executeQuery: DatabaseConnection['executeQuery']
   readonly #streamQuery: DatabaseConnection['streamQuery']
+  readonly #term: Term
   readonly #fence: string
   #transaction = new OpenTransaction()
   #transactionWatch: TransactionWatch | undefined
   #hasBegun = false
   readonly #watch: ClientWatch
 
-  constructor(connection: DatabaseConnection, fence: string) {
+  constructor(connection: DatabaseConnection, term: Term, fence: string) {
     this.#connection = connection
+    this.#term = term
     this.#fence = fence
     this.#watch = new ClientWatch(connection)
     // oxlint-disable typescript/unbound-method -- They are called on their connection.
@@ -106,7 +111,7 @@ class SessionGuard implements SessionWatch {
       } catch (error) {
         // The server has begun, but Kysely takes a failed begin for none and would leave the transaction open.
         await send('rollback').catch(() => {})
-        throw error
+        throw await readOnlyFailure(error, this.#term, send)
       }
     }
     const { stage } = this.#transaction

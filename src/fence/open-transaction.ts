@@ -44,6 +44,7 @@ export class OpenTransaction {
    * `select 1; commit; begin`.
    */
   async send<T>(sql: string, send: () => Promise<T>): Promise<T> {
+    await this.idle()
     this.assertMaySend(sql)
     try {
       return await send()
@@ -59,6 +60,15 @@ export class OpenTransaction {
     this.#stage = 'over'
     this.#refusal = endedByWork()
     throw this.#refusal
+  }
+
+  /** Whether something that sends itself is on its way: only its answer tells whether the transaction is still open. */
+  get isBusy(): boolean {
+    return this.#watch?.isBusy === true
+  }
+
+  async idle(): Promise<void> {
+    await this.#watch?.idle()
   }
 
   /** The work is done: transaction control is fencepost's from now on. */

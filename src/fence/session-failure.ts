@@ -1,4 +1,4 @@
-import { DatabaseError, FencepostError } from '../errors.ts'
+import { DatabaseError, FencepostError, InvalidArgumentError, OutcomeUnknownError } from '../errors.ts'
 import type { Fence } from './fence.ts'
 
 export function controlNotAlone(): FencepostError {
@@ -15,6 +15,30 @@ export function endedInside({ term }: Fence): FencepostError {
     `a text of several statements has ended its fenced transaction itself, under lease "${term.lease}". What it wrote before is ` +
       'written or rolled back as it said, and what came after in the text was not fenced. Nothing more is sent. Send BEGIN, ' +
       'COMMIT and ROLLBACK as statements of their own.',
+  )
+}
+
+export function leftRunning({ term }: Fence): OutcomeUnknownError {
+  return new OutcomeUnknownError(
+    `the work of the fenced session under lease "${term.lease}" (token ${term.token}) has returned while a text of several statements ` +
+      'was still running that may end its transaction: whether what it wrote is committed is unknown. Wait for its end.',
+  )
+}
+
+export function notSubmittable(statement: unknown): InvalidArgumentError {
+  return new InvalidArgumentError(
+    'query',
+    statement,
+    'in a fenced session a cursor or a stream is part of a transaction that is open already, and neither begins nor ends one',
+  )
+}
+
+export function foreignSnapshot(): DatabaseError {
+  return new DatabaseError(
+    'QUERY_FAILED',
+    'in a fenced session a transaction sees its own snapshot: with one that was brought in, its fence could not see whether the ' +
+      'term still holds. SET TRANSACTION SNAPSHOT was not sent.',
+    { cause: undefined },
   )
 }
 

@@ -3,7 +3,7 @@ import { isStandbyWarning } from '../database/connection.ts'
 import { sqlStateOf } from '../database/failure.ts'
 import { DatabaseError, FencepostError, InvalidArgumentError, OutcomeUnknownError } from '../errors.ts'
 import { quieten } from './client-watch.ts'
-import { type Fence, type FenceBounds, fenceLiterals, termsOf } from './fence.ts'
+import { type Fence, type FenceBounds, boundsInMs, fenceLiterals, termsOf } from './fence.ts'
 import {
   type Phase,
   abortedTransaction,
@@ -13,9 +13,23 @@ import {
   termAtFault,
   transactionFailure,
 } from './fence-failure.ts'
-import { callBack, callbackOf, isSubmittable, textOf, withoutCallback } from './guarded-client.ts'
-import { controlNotAlone, endedInside, notInTransaction } from './session-failure.ts'
-import { transactionControl } from './transaction-control.ts'
+import { callBack, callbackOf, fail, isSubmittable, textOf, withoutCallback } from './guarded-client.ts'
+import {
+  controlNotAlone,
+  endedInside,
+  foreignSnapshot,
+  leftRunning,
+  notInTransaction,
+  notSubmittable,
+} from './session-failure.ts'
+import {
+  changeOfModes,
+  isTransactionControl,
+  mayEndItsOwn,
+  mayEndTransaction,
+  saysReadOnly,
+  transactionControl,
+} from './transaction-control.ts'
 import { TransactionWatch } from './transaction-watch.ts'
 
 export interface GateOptions extends FenceBounds {
@@ -26,10 +40,13 @@ type Query = (...args: unknown[]) => unknown
 
 const rollbackWithinMs = 5000
 
+const answeredWithinMs = 5000
+
 /**
  * Stands before one session of `pg` for the rest of the session's life, in place of the client's own `query`:
  *
- *   - every BEGIN carries the fence along;
+ *   - every BEGIN carries the fence along, or else a snapshot, which keeps one that only reads from writing later;
+ *   - SET TRANSACTION right after BEGIN comes before the fence: the transaction is begun once more with it;
  *   - a statement outside of a transaction gets a fenced one of its own;
  *   - what PostgreSQL does not run in a transaction is refused, or goes out right after a check of the term;
  *   - one refusal, and nothing but ROLLBACK is sent any more: the tool may go on regardless.
@@ -47,6 +64,12 @@ export class SessionGate {
   #waiting = 0
   #isOver = false
   #isDirect = false
+  readonly #timeoutMs: number | null
+  #idle = '0'
+  /** The text of what sends itself, until its answer has been looked at. */
+  #submitted: string | undefined
+  /** The texts that the open transaction was begun with, until anything else is sent in it. */
+  #opening: readonly string[] | undefined
   #isLost = false
   #loss: unknown
   #isCommitDoubtful = false
@@ -65,6 +88,7 @@ export class SessionGate {
     this.#client = client
     this.#watch = new TransactionWatch(client)
     this.#fenceSql = fenceLiterals(fence, options)
+    this.#timeoutMs = boundsInMs(options).timeoutMs
     this.#mayGoOutside = options.outsideTransactions ?? false
     this.#send = client.query.bind(client) as Query
     quieten(client)
@@ -94,20 +118,28 @@ export class SessionGate {
     const { processID } = this.#client as Client & { processID?: unknown }
     const pid = typeof processID === 'number' ? processID : 'null'
     const results = (await this.#tried('beginning', () =>
-      this.#ask(`${this.#fenceSql}; ${settings(pid)}`),
+      this.#check(`${this.#fenceSql}; ${settings(pid)}`),
     )) as {
-      rows: { is_direct: boolean | null }[]
+      rows: { is_direct: boolean | null; idle: string }[]
     }[]
-    this.#isDirect = results.at(-1)?.rows[0]?.is_direct === true
+    const [row] = results.at(-1)!.rows
+    this.#isDirect = row!.is_direct === true
+    this.#idle = row!.idle
   }
 
   /** @throws DatabaseError with code `TRANSACTION_ABORTED` when the work has left a transaction open. */
   async finish(): Promise<void> {
     this.#isOver = true
-    await this.#last
-    if (this.#watch.isReplaced) throw await this.#refused(endedInside(this.#fence))
+    // A stream that nobody reads does not end.
+    if (this.#submitted !== undefined) await within(answeredWithinMs, this.#watch.idle())
+    const isAnswered = this.#watch.isAnswered
+    if (isAnswered) {
+      await this.#last
+      await this.#assertNotEnded()
+    }
     if (this.#refusal !== undefined || this.#client.getTransactionStatus() === 'I') return
-    await this.#rollBack()
+    if (!isAnswered && mayEndTransaction(this.#submitted!)) throw leftRunning(this.#fence)
+    if (isAnswered) await this.#rollBack()
     throw new DatabaseError(
       'TRANSACTION_ABORTED',
       `the work of the fenced session under lease "${this.#fence.term.lease}" left a transaction open. It was rolled back.`,
@@ -125,16 +157,23 @@ export class SessionGate {
 
   #query(...args: unknown[]): unknown {
     const callback = callbackOf(args)
-    if (callback === undefined && isSubmittable(args[0])) return this.#submit(args)
-    const answer = this.#inTurn(callback === undefined ? args : withoutCallback(args))
+    if (isSubmittable(args[0])) return this.#submit(args)
+    const answer = this.#asked(callback === undefined ? args : withoutCallback(args))
     if (callback === undefined) return answer
     callBack(callback, answer)
     return undefined
   }
 
-  async #inTurn(args: unknown[]): Promise<unknown> {
+  async #asked(args: unknown[]): Promise<unknown> {
+    return this.#inTurn(() => this.#run(args))
+  }
+
+  async #inTurn(step: () => Promise<unknown>): Promise<unknown> {
     this.#waiting += 1
-    const answer = this.#last.then(() => this.#run(args)).finally(() => (this.#waiting -= 1))
+    const answer = this.#last
+      .then(() => this.#watch.idle())
+      .then(step)
+      .finally(() => (this.#waiting -= 1))
     this.#last = answer.catch(() => {})
     return answer
   }
@@ -142,33 +181,51 @@ export class SessionGate {
   /** A cursor or a stream says nothing when it is done, so it can only be part of a transaction that is open already. */
   #submit(args: unknown[]): unknown {
     this.#assertMaySend()
-    if (this.#waiting > 0 || this.#client.getTransactionStatus() !== 'T') {
-      throw new InvalidArgumentError(
-        'query',
-        args[0],
-        'in a fenced session a cursor or a stream can be sent only in an open transaction, with every statement before it awaited',
-      )
+    const text = textOf(args[0])
+    if (isTransactionControl(text)) throw notSubmittable(args[0])
+    const submit = (): unknown => {
+      this.#opening = undefined
+      this.#submitted = text
+      this.#watch.sends(text)
+      return this.#send(...args)
     }
-    this.#watch.sends(textOf(args[0]))
-    return this.#send(...args)
+    if (this.#waiting === 0 && this.#submitted === undefined && !this.#watch.isBusy) {
+      if (this.#client.getTransactionStatus() !== 'T') throw notSubmittable(args[0])
+      return submit()
+    }
+    const sending = this.#inTurn(async () => {
+      await this.#assertNotEnded()
+      this.#assertMaySend()
+      // It may be that nobody listens to it, and that nobody misses it.
+      if (this.#client.getTransactionStatus() !== 'T') throw await this.#refused(notSubmittable(args[0]))
+      submit()
+    })
+    sending.catch((error: unknown) => fail(args, error, this.#client))
+    return args[0]
   }
 
   async #run(args: unknown[]): Promise<unknown> {
     const text = textOf(args[0])
     const control = transactionControl(text)
+    await this.#assertNotEnded()
     // So that a tool can clean up after a refusal.
     if (control === 'rollback' && !this.#isOver && !this.#isLost) return this.#control(args)
     this.#assertMaySend()
     // What was not sent cannot be in doubt.
     if (this.#isLost) throw await this.#refused(this.#asCutOff())
-    // What sends itself is not waited for.
-    if (this.#watch.isReplaced) throw await this.#refused(endedInside(this.#fence))
     if (control === 'unclear') throw await this.#refused(controlNotAlone())
     const isOpen = this.#client.getTransactionStatus() !== 'I'
-    if (control === 'begin' && !isOpen) return this.#begin(text)
+    if (control === 'begin' && !isOpen) return this.#begin([text])
     if (control === 'commit' && isOpen) return this.#commit(args)
     if (control !== undefined) return this.#control(args)
     return isOpen ? this.#within(args) : this.#alone(args)
+  }
+
+  /** What sends itself is looked at when it has been answered, and before anything else is sent. */
+  async #assertNotEnded(): Promise<void> {
+    const hasEnded = this.#watch.isReplaced || (this.#submitted !== undefined && this.#watch.isOver)
+    this.#submitted = undefined
+    if (hasEnded && this.#refusal === undefined) throw await this.#refused(endedInside(this.#fence))
   }
 
   #assertMaySend(): void {
@@ -180,13 +237,49 @@ export class SessionGate {
     )
   }
 
-  async #begin(text: string): Promise<unknown> {
-    const results = await this.#tried('beginning', () => {
+  async #begin(texts: readonly string[]): Promise<unknown> {
+    return this.#tried('beginning', async () => {
       this.#fence.assertHeld?.()
-      this.#watch.reset()
-      return this.#control([`${text}\n; ${this.#fenceSql}`])
+      const results = await this.#beginWith(texts)
+      this.#opening = texts
+      return results[texts.length - 1]
     })
-    return (results as unknown[])[0]
+  }
+
+  /** As whoever sends SET TRANSACTION believes, the transaction is open: an error must not end it, and so it is left aborted. */
+  async #beginAgain(texts: readonly string[]): Promise<unknown> {
+    return this.#tried('changing', async () => {
+      this.#fence.assertHeld?.()
+      await this.#control(['rollback'])
+      const results = await this.#beginWith(texts)
+      this.#opening = texts
+      return results[texts.length - 1]
+    })
+  }
+
+  async #beginWith(texts: readonly string[]): Promise<unknown[]> {
+    this.#watch.reset()
+    const fenced = [...texts, this.#fenceSql].join('\n; ')
+    if (saysReadOnly(texts))
+      return (await this.#beginReadOnly(texts)) ?? (this.#control([fenced]) as Promise<unknown[]>)
+    try {
+      return (await this.#control([fenced])) as unknown[]
+    } catch (error) {
+      if (sqlStateOf(error) !== '25006') throw error
+      await this.#control(['rollback'])
+      const results = await this.#beginReadOnly(texts)
+      if (results === undefined) throw error
+      return results
+    }
+  }
+
+  /** Undefined when the transaction is one that may write, or the server is one that takes no writes at all. */
+  async #beginReadOnly(texts: readonly string[]): Promise<unknown[] | undefined> {
+    const snapshot = readOnlySnapshot(this.#idle, this.#timeoutMs)
+    const results = (await this.#control([[...texts, snapshot].join('\n; ')])) as { rows: unknown[] }[]
+    if (results.at(-1)!.rows.length > 0) return results
+    await this.#control(['rollback'])
+    return undefined
   }
 
   async #commit(args: unknown[]): Promise<unknown> {
@@ -203,6 +296,14 @@ export class SessionGate {
 
   /** In an open transaction, which is fenced. */
   async #within(args: unknown[]): Promise<unknown> {
+    const opening = this.#opening
+    this.#opening = undefined
+    if (opening !== undefined) {
+      const text = textOf(args[0])
+      const change = changeOfModes(text)
+      if (change === 'snapshot') throw await this.#refused(foreignSnapshot())
+      if (change === 'modes') return this.#beginAgain([...opening, text])
+    }
     return this.#tried('working', async () => {
       this.#watch.sends(textOf(args[0]))
       try {
@@ -216,7 +317,10 @@ export class SessionGate {
 
   /** Outside of a transaction: in a fenced one of its own. */
   async #alone(args: unknown[]): Promise<unknown> {
-    await this.#begin('begin')
+    const mayGoOutside = this.#mayGoOutside && this.#isDirect
+    // What it did before its first COMMIT would not all go back with a rollback, and would be done twice.
+    if (mayGoOutside && mayEndItsOwn(textOf(args[0]))) return this.#outside(args)
+    await this.#begin(['begin'])
     let result: unknown
     try {
       result = await this.#within(args)
@@ -224,20 +328,19 @@ export class SessionGate {
       if (this.#refusal !== undefined) throw error
       await this.#rollBack()
       const sqlState = sqlStateOf(error)
-      if (sqlState === '25001' || sqlState === '2D000') return this.#outside(args, error, sqlState)
-      throw error
+      if (sqlState !== '25001' && sqlState !== '2D000') throw error
+      if (mayGoOutside) return this.#outside(args)
+      throw await this.#refused(notInTransaction(error, sqlState, this.#mayGoOutside))
     }
     await this.#commit(['commit'])
     return result
   }
 
   /** What PostgreSQL does not run in a transaction. */
-  async #outside(args: unknown[], cause: unknown, sqlState: string): Promise<unknown> {
-    if (!this.#mayGoOutside || !this.#isDirect)
-      throw await this.#refused(notInTransaction(cause, sqlState, this.#mayGoOutside))
+  async #outside(args: unknown[]): Promise<unknown> {
     await this.#tried('beginning', () => {
       this.#fence.assertHeld?.()
-      return this.#ask(this.#fenceSql)
+      return this.#check()
     })
     return this.#tried('working', async () => {
       try {
@@ -254,6 +357,22 @@ export class SessionGate {
     })
   }
 
+  /** Asks the database whether the term still holds. */
+  async #check(text = this.#fenceSql): Promise<unknown> {
+    try {
+      return await this.#ask(text)
+    } catch (error) {
+      if (sqlStateOf(error) !== '25006') throw error
+      // Where transactions are read-only by default, one that may take the fence's lock has to say so.
+      await this.#control(['begin read write']).catch(() => {
+        throw error
+      })
+      const results = await this.#ask(text)
+      await this.#control(['commit'])
+      return results
+    }
+  }
+
   /** A runner that was paused is to hear that the lease is lost, not what became of its session. */
   #asCutOff(): FencepostError {
     try {
@@ -266,6 +385,7 @@ export class SessionGate {
 
   /** A statement of transaction control that is meant to be. */
   async #control(args: unknown[]): Promise<unknown> {
+    this.#opening = undefined
     return this.#watch.expecting(() => this.#ask(...args))
   }
 
@@ -278,17 +398,18 @@ export class SessionGate {
   }
 
   /** Runs one step; what fencepost has to say of its failure ends the session. */
-  async #tried<T>(phase: Phase, step: () => Promise<T>): Promise<T> {
+  async #tried<T>(stage: Phase | 'changing', step: () => Promise<T>): Promise<T> {
     try {
       return await step()
     } catch (error) {
       const term = termAtFault(error, termsOf(this.#fence))
+      const phase = stage === 'changing' ? 'beginning' : stage
       const failure = transactionFailure(error, phase, term, this.#isLost)
       if (failure instanceof FencepostError && failure.code !== 'TRANSACTION_RETRYABLE') {
         throw await this.#refused(failure)
       }
       // Nothing was begun, as far as whoever asked for it knows.
-      if (phase === 'beginning') await this.#rollBack()
+      if (stage === 'beginning') await this.#rollBack()
       throw failure
     }
   }
@@ -302,24 +423,44 @@ export class SessionGate {
   /** A rollback can queue for ever behind a stream that nobody reads; the end of the session does the same. */
   async #rollBack(): Promise<void> {
     if (this.#isLost) return
-    const { promise: timeout, resolve } = Promise.withResolvers<void>()
-    const timer = setTimeout(resolve, rollbackWithinMs)
-    try {
-      await Promise.race([this.#control(['rollback']), timeout])
-    } catch {
-      // The session is ended in any case.
-    } finally {
-      clearTimeout(timer)
-    }
+    // Where it fails, the session is ended in any case.
+    await within(
+      rollbackWithinMs,
+      this.#control(['rollback']).catch(() => {}),
+    )
+  }
+}
+
+async function within(ms: number, step: Promise<unknown>): Promise<void> {
+  const { promise: timeout, resolve } = Promise.withResolvers<void>()
+  const timer = setTimeout(resolve, ms)
+  try {
+    await Promise.race([step, timeout])
+  } finally {
+    clearTimeout(timer)
   }
 }
 
 function settings(pid: number | 'null'): string {
   const idle = `pg_catalog.current_setting('idle_in_transaction_session_timeout')`
   const own = `pg_catalog.current_setting('idle_session_timeout', true)`
-  return `select pg_catalog.pg_backend_pid() = ${pid} as is_direct,
+  return `select pg_catalog.pg_backend_pid() = ${pid} as is_direct, ${idle} as idle,
     case when pg_catalog.pg_backend_pid() = ${pid}
          then pg_catalog.set_config('fencepost.fence', pg_catalog.current_setting('fencepost.fence'), false) end,
     case when pg_catalog.pg_backend_pid() = ${pid} and (${own} = '0' or ${own}::interval > ${idle}::interval and ${idle} <> '0')
          then pg_catalog.set_config('idle_session_timeout', ${idle}, false) end`
+}
+
+/**
+ * Ends a message that begins a transaction: gives a row when that only reads. PostgreSQL lets it become one that writes until it has
+ * taken its first snapshot, and this takes it. The bounds of a fence come along.
+ */
+function readOnlySnapshot(idle: string, timeoutMs: number | null): string {
+  const own = `pg_catalog.current_setting('idle_in_transaction_session_timeout')`
+  const timeout = `case when pg_catalog.current_setting('server_version_num')::integer >= 170000 then 'transaction_timeout'
+    else 'statement_timeout' end`
+  return `select case when '${idle}' <> '0' and (${own} = '0' or ${own}::interval > '${idle}'::interval)
+         then pg_catalog.set_config('idle_in_transaction_session_timeout', '${idle}', true) end
+         ${timeoutMs === null ? '' : `, pg_catalog.set_config(${timeout}, '${timeoutMs}', true)`}
+    where pg_catalog.current_setting('transaction_read_only') = 'on' and not pg_catalog.pg_is_in_recovery()`
 }

@@ -23,9 +23,7 @@ export type TransactionControl = 'begin' | 'commit' | 'rollback' | 'unclear'
 /** Undefined when a text does not begin with transaction control. What comes later in it is not looked at. */
 export function transactionControl(sql: string): TransactionControl | undefined {
   if (!isTransactionControl(sql)) return undefined
-  // A comment that nests leaves something behind, and is unclear: better that than one that hides a statement.
-  const bare = sql.replaceAll(/--[^\n\r]*|\/\*[^]*?\*\//g, ' ').toLowerCase()
-  const statement = /^[\w\s,]*(?=[;\s]*$)/.exec(bare)?.[0].trim()
+  const statement = /^[\w\s,]*(?=[;\s]*$)/.exec(withoutComments(sql))?.[0].trim()
   // A chain begins the next transaction, without a fence. What is prepared outlives its session.
   if (statement === undefined || /\b(chain|prepared?)\b/.test(statement.replace(/\bno\s+chain\b/, ''))) {
     return 'unclear'
@@ -35,6 +33,43 @@ export function transactionControl(sql: string): TransactionControl | undefined 
   return first === 'rollback' || first === 'abort' ? 'rollback' : 'begin'
 }
 
+/**
+ * What a text that is one statement does to the transaction that has just begun: changes its modes, or brings in a snapshot.
+ * Undefined for anything else.
+ */
+export function changeOfModes(sql: string): 'modes' | 'snapshot' | undefined {
+  const [, change] = /^\s*set\s+(?:(?:local|session)\s+)?(transaction[^]*)$/.exec(withoutComments(sql)) ?? []
+  if (change === undefined) return undefined
+  if (/^transaction\s+snapshot\b/.test(change)) return 'snapshot'
+  const isAlone =
+    /^transaction\s[\w\s,]+[;\s]*$/.test(change) ||
+    /^transaction_(isolation|read_only|deferrable)\s*(=|\bto\b)\s*(['"]?)[\w\s]+\3[;\s]*$/.test(change)
+  return isAlone ? 'modes' : undefined
+}
+
+/** Whether a transaction that begins with these texts is probably one that only reads. The server knows. */
+export function saysReadOnly(texts: readonly string[]): boolean {
+  return texts.some((text) => /\bread\s+only\b/i.test(text))
+}
+
+/**
+ * Whether a text is one CALL, or one DO that commits or calls, which PostgreSQL would run up to their first COMMIT before it says
+ * that they do not belong in a transaction. A DO that ends no transaction as far as can be read does.
+ */
+export function mayEndItsOwn(sql: string): boolean {
+  const [first] = leadingWords(sql, 1)
+  const statement = sql.slice(sql.toLowerCase().indexOf(first ?? '')).replace(/[;\s]+$/, '')
+  if (first === 'call') return !statement.includes(';')
+  const body = first === 'do' ? /\b(commit|rollback)\s*(;|\(|and\b)|\bcall\s+["\w]/i : undefined
+  const isAlone = /^do\s*(language\s+[\w"]+\s*)?(\$\w*\$)((?!\2)[^])*\2\s*(language\s+[\w"]+)?$/i
+  return body !== undefined && isAlone.test(statement) && body.test(statement)
+}
+
+/** Whether a statement that commits may be among those of a text. A word of it in a string counts as well. */
+export function mayEndTransaction(sql: string): boolean {
+  return /\b(commit|end|prepare)\b/i.test(sql)
+}
+
 /** Whether ROLLBACK AND CHAIN may be among the statements of a text. */
 export function mayChain(sql: string): boolean {
   if (!/\bchain\b/i.test(sql)) return false
@@ -42,6 +77,11 @@ export function mayChain(sql: string): boolean {
     const [, second, third, fourth] = leadingWords(sql, 4, index)
     return (second === 'and' && third === 'chain') || (third === 'and' && fourth === 'chain')
   })
+}
+
+/** In lower case. A comment that nests leaves something behind that is no statement: better that than one that hides one. */
+function withoutComments(sql: string): string {
+  return sql.replaceAll(/--[^\n\r]*|\/\*[^]*?\*\//g, ' ').toLowerCase()
 }
 
 const name = /[a-z_][\w$]*/iy

@@ -13,7 +13,11 @@ const control = /^(COMMIT|BEGIN|START TRANSACTION|PREPARE TRANSACTION)$/
  * A client without a connection that says what it hears (`pg-native`) is not seen.
  */
 export class TransactionWatch {
+  readonly #client: Partial<Pick<Client, 'connection' | 'once' | 'off'>> & {
+    readonly readyForQuery?: boolean
+  }
   readonly #connection: Client['connection'] | undefined
+  #hasEnded = false
   #status: string | undefined
   #isReplaced = false
   #mayChain = false
@@ -33,18 +37,24 @@ export class TransactionWatch {
     this.#status = status
     this.#onSettled()
   }
+  readonly #onEnd = (): void => {
+    this.#hasEnded = true
+    this.#onSettled()
+  }
   readonly #onSettled = (): void => {
     this.#settling?.resolve()
     this.#settling = undefined
   }
 
-  constructor({ connection }: Partial<Pick<Client, 'connection'>>) {
+  constructor(client: Partial<Pick<Client, 'connection' | 'once' | 'off'>>) {
+    const { connection } = client
+    this.#client = client
     this.#connection = connection
     // Before `pg` itself, whose answer to the caller may be the next statement.
     connection?.prependListener('commandComplete', this.#onAnswer)
     connection?.prependListener('errorMessage', this.#onError)
     connection?.prependListener('readyForQuery', this.#onReady)
-    connection?.prependListener('end', this.#onSettled)
+    connection?.prependListener('end', this.#onEnd)
   }
 
   stop(): void {
@@ -52,7 +62,7 @@ export class TransactionWatch {
     connection?.off('commandComplete', this.#onAnswer)
     connection?.off('errorMessage', this.#onError)
     connection?.off('readyForQuery', this.#onReady)
-    connection?.off('end', this.#onSettled)
+    connection?.off('end', this.#onEnd)
     this.#onSettled()
   }
 
@@ -64,6 +74,35 @@ export class TransactionWatch {
   /** The same, or no transaction is open any more. */
   get isOver(): boolean {
     return this.#isReplaced || this.#status === 'I'
+  }
+
+  /**
+   * Whether the server has yet to answer, also to what nobody waits for: a cursor, a stream, a statement that `pg` has given up. Until
+   * then the status is that of before.
+   */
+  get isBusy(): boolean {
+    return !this.isAnswered && !this.#hasEnded
+  }
+
+  /** Whether the server has answered everything, rather than that it never will. */
+  get isAnswered(): boolean {
+    return this.#client.readyForQuery !== false
+  }
+
+  /** Until nothing is on its way any more. */
+  async idle(): Promise<void> {
+    while (this.isBusy) {
+      // oxlint-disable-next-line no-await-in-loop -- Whoever hears of it first may have sent the next statement.
+      await new Promise<void>((resolve) => {
+        const done = (): void => {
+          this.#client.off?.('drain', done)
+          this.#connection?.off('end', done)
+          resolve()
+        }
+        this.#client.once?.('drain', done)
+        this.#connection?.once('end', done)
+      })
+    }
   }
 
   /** A text of the work's goes out. */

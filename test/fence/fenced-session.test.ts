@@ -454,6 +454,85 @@ describe('what PostgreSQL does not run in a transaction', () => {
     expect(await hasIndex()).toBe(false)
   })
 
+  describe('as a procedure or a block that commits', () => {
+    const body = `begin
+      perform nextval('runs'); insert into notes values ('first'); commit; insert into notes values ('second');
+    end`
+
+    beforeAll(async () => {
+      await database.query('create sequence runs')
+      await database.query(`create procedure work() language plpgsql as $$ ${body} $$`)
+      await database.query(
+        `create procedure plain() language plpgsql as $$ begin perform nextval('runs'); end $$`,
+      )
+    })
+
+    beforeEach(() => database.query('alter sequence runs restart'))
+
+    const runs = async (): Promise<unknown> =>
+      (
+        await database.query(`select case when is_called then last_value else 0 end::integer as n from runs`)
+      )[0]!['n']
+
+    test.each(['call work()', `do $$ ${body} $$`])('%j is carried out once', async (text) => {
+      await lease.session(pool, (client) => client.query(text), { outsideTransactions: true })
+      expect(await texts()).toEqual(['first', 'second'])
+      expect(await runs()).toBe(1)
+    })
+
+    test.each(['call work()', `do $$ ${body} $$`])(
+      '%j is not carried out when the term is over',
+      async (text) => {
+        const stale = fencedSession(
+          paused(),
+          pool,
+          async (client) => {
+            await steal()
+            await client.query(text)
+          },
+          { outsideTransactions: true },
+        )
+        await expect(stale).rejects.toThrow(StaleTermError)
+        expect(await runs()).toBe(0)
+      },
+    )
+
+    test('is refused unless it is asked for, and in a transaction is what the server makes of it', async () => {
+      const refused = lease.session(pool, (client) => client.query('call work()'))
+      await expect(refused).rejects.toMatchObject({ code: 'QUERY_FAILED', sqlState: '2D000' })
+      await lease.session(pool, (client) => client.query('call plain()'))
+      await lease.session(
+        pool,
+        async (client) => {
+          await client.query('begin')
+          await expect(client.query('call work()')).rejects.toMatchObject({ code: '2D000' })
+          await client.query('rollback')
+        },
+        { outsideTransactions: true },
+      )
+      expect(await texts()).toEqual([])
+    })
+
+    test('is fenced when it does not commit, as far as can be read, or when it is in a transaction', async () => {
+      const note = `insert into notes select case when fencepost.is_fenced('${lease.name}') then 'fenced' else 'unfenced' end`
+      await lease.session(
+        pool,
+        async (client) => {
+          await client.query(`do $$ begin ${note}; end $$`)
+          await client.query('delete from notes')
+          await client.query(`do $$ begin ${note}; rollback; end $$`)
+          await client.query(`do $$ begin ${note}; commit; end $$`)
+        },
+        { outsideTransactions: true },
+      )
+      expect(await texts()).toEqual(['unfenced'])
+      await lease.session(pool, (client) => client.query(`do $$ begin delete from notes; ${note}; end $$`), {
+        outsideTransactions: true,
+      })
+      expect(await texts()).toEqual(['fenced'])
+    })
+  })
+
   test('is refused when the term ends after it was tried in a transaction', async () => {
     const watched = database.newPool()
     watched.on('connect', (client) => {

@@ -1,5 +1,10 @@
 import { describe, expect, test } from 'vitest'
-import { mayChain, transactionControl } from '../../src/fence/transaction-control.ts'
+import {
+  changeOfModes,
+  mayChain,
+  mayEndItsOwn,
+  transactionControl,
+} from '../../src/fence/transaction-control.ts'
 
 describe('transaction control', () => {
   test.each([
@@ -60,4 +65,45 @@ test.each([
   'select rollback from the_chain',
 ])('%j does not', (sql) => {
   expect(mayChain(sql)).toBe(false)
+})
+
+test.each([
+  ['set transaction isolation level serializable, read only;', 'modes'],
+  ['SET LOCAL TRANSACTION READ WRITE -- so', 'modes'],
+  [`/* a */ set session transaction_isolation = 'repeatable read'`, 'modes'],
+  ['set transaction_deferrable to on', 'modes'],
+  [`set transaction snapshot '00000003-0000001B-1'`, 'snapshot'],
+  ['set transaction read write; insert into notes values (1)', undefined],
+  [`set transaction_read_only = 'off'; select 'x'`, undefined],
+  ['set transaction read write /* a /* b */ ; drop table notes; */', undefined],
+  ['set session characteristics as transaction read only', undefined],
+  ['set transaction_timeout = 1', undefined],
+  [`set lock_timeout = 'transaction'`, undefined],
+  ['select 1; set transaction read write', undefined],
+])('%j makes a change of %j', (sql, change) => {
+  expect(changeOfModes(sql)).toBe(change)
+})
+
+test.each([
+  'call work()',
+  '-- so\nCALL "Work"(1, $1);',
+  'do $$ begin commit; end $$',
+  'DO language plpgsql $a$ begin ROLLBACK AND CHAIN; end $a$;',
+  `do $$ begin call work('$'); end $$ language plpgsql ;`,
+  'do $$ plpy.commit() $$ language plpython3u',
+])('%j may end the transaction that it runs in', (sql) => {
+  expect(mayEndItsOwn(sql)).toBe(true)
+})
+
+test.each([
+  '',
+  'select 1',
+  'vacuum',
+  'call work(); insert into notes values (1)',
+  'do $$ begin insert into notes values (1); end $$',
+  `do $$ begin raise 'no commit here'; end $$`,
+  'do $$ begin commit; end $$; insert into notes values ($$1$$)',
+  'docall',
+])('%j may not, or is not alone', (sql) => {
+  expect(mayEndItsOwn(sql)).toBe(false)
 })
