@@ -12,7 +12,7 @@ const isOfThisPackage = /^(npm_(package|lifecycle)_|npm_config_local_prefix$|INI
 
 /** What npm calls the failures that lie outside this machine. */
 const networkCode =
-  /code (ENOTFOUND|EAI_AGAIN|ECONN\w+|ETIMEDOUT|ENETUNREACH|EHOSTUNREACH|ERR_SOCKET_TIMEOUT|E5\d\d)\b/
+  /code (ENOTFOUND|EAI_AGAIN|ECONN\w+|ETIMEDOUT|ENETUNREACH|EHOSTUNREACH|ERR_SOCKET_TIMEOUT|E5\d\d|SELF_SIGNED_CERT_\w+|UNABLE_TO_\w+|CERT_\w+)\b/
 
 /** For npm: how long to try. */
 export const patience: readonly string[] = [
