@@ -20,10 +20,15 @@ const bundled = /^(commander|ms|pg|pgpass|split2|xtend|(pg|postgres)-(?!native|c
 /** Each part of the program that is needed at one moment is one file. */
 const groups = [
   {
-    name: 'start',
-    test: /src.(clock|duration|errors|logger|package-directory|lease.name|cli.(database-url|exit-code|grace|hidden-passwords|notices|run-options|run-report|signal-guard|voice)|database.(connect-options|connection|failure|grants|schema))\.ts$|usingCtx|node_modules.(ms|pg|pgpass|split2|xtend|(pg|postgres)-[\w-]+)./,
+    // Before anything else is read, passwords are covered and signals are heard.
+    name: 'first',
+    test: /src.(errors|cli.(exit-code|hidden-passwords|leave|notices|signal-guard|commands.invocation))\.ts$/,
   },
-  { name: 'parser', test: /src.cli.commands.(program|invocation|manual|run)\.ts$|node_modules.commander./ },
+  {
+    name: 'start',
+    test: /src.(clock|duration|logger|package-directory|lease.name|cli.(database-url|grace|run-options|run-report|voice)|database.(connect-options|connection|failure|grants|schema))\.ts$|usingCtx|node_modules.(ms|pg|pgpass|split2|xtend|(pg|postgres)-[\w-]+)./,
+  },
+  { name: 'parser', test: /src.cli.commands.(program|manual|run)\.ts$|node_modules.commander./ },
   {
     name: 'lease',
     test: /src.(fencepost|lease.[a-z-]+|fence.[a-z-]+|roles.[a-z-]+|operators.[a-z-]+|database.listener)\.ts$/,
@@ -80,6 +85,8 @@ export default defineConfig([
       format: 'esm',
       chunkFileNames: '[name].js',
       minify: true,
+      // Errors tell their names.
+      keepNames: true,
       codeSplitting: { groups },
     },
   },

@@ -2,6 +2,7 @@
 import { Invocation } from './commands/invocation.ts'
 import { exitCode, exitCodeOf } from './exit-code.ts'
 import { hidePasswords, withoutPasswords } from './hidden-passwords.ts'
+import { exitAtOnce } from './leave.ts'
 import { dropNoticesOfPg } from './notices.ts'
 
 hidePasswords(process)
@@ -33,4 +34,5 @@ try {
   }
 }
 // A database that does not answer may still keep sockets and timers open. Nothing that matters waits for them.
+if (invocation.isHeldUp) exitAtOnce(invocation.code)
 process.stdout.write('', () => process.exit(invocation.code))

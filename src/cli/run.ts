@@ -22,11 +22,9 @@ const lastWordsWithinMs = 500
  * A pipeline waits for the command to start, so the database is connected to while the rest of the program is still being
  * loaded.
  */
-export async function runCommand(
-  name: string,
-  { command, guard = new SignalGuard() }: Pick<Invocation, 'command' | 'guard'>,
-  options: RunOptions,
-): Promise<number> {
+export async function runCommand(name: string, invocation: Invocation, options: RunOptions): Promise<number> {
+  const { command, guard = new SignalGuard() } = invocation
+  giveBackStreams()
   const startedMs = systemClock.monotonicMs()
   const voice = new Voice()
   const report = new RunReport({
@@ -50,7 +48,18 @@ export async function runCommand(
     report.tell('error', error instanceof Error ? error.message : String(error), { exitCode: code })
     return code
   } finally {
-    await voice.finish(lastWordsWithinMs)
+    invocation.isHeldUp = !(await voice.finish(lastWordsWithinMs))
+  }
+}
+
+/**
+ * Node makes pipes non-blocking when it looks at its standard streams, which loading a module is enough for: for all who share them,
+ * and they may not expect it. A run says nothing by way of these streams, and its command gets them as they are.
+ */
+function giveBackStreams(): void {
+  for (const stream of [process.stdin, process.stdout, process.stderr]) {
+    const { _handle: handle } = stream as { _handle?: { setBlocking?(isBlocking: boolean): void } | null }
+    handle?.setBlocking?.(true)
   }
 }
 

@@ -29,14 +29,15 @@ export class Voice {
     this.#speak()
   }
 
-  /** Gives the reader so long to take what is left, and closes. */
-  async finish(withinMs: number): Promise<void> {
+  /** Gives the reader so long to take what is left, and closes. False: a write still waits for it. */
+  async finish(withinMs: number): Promise<boolean> {
     for (let leftMs = withinMs; leftMs > 0 && this.#waiting.length > 0; leftMs -= retryMs) {
       // oxlint-disable-next-line no-await-in-loop -- A reader does not say when it has read.
       await sleep(Math.min(retryMs, leftMs))
     }
     this.#fallSilent()
     if (this.#isOwn) closeSync(this.#fd)
+    return !this.#isWriting
   }
 
   #open(): void {

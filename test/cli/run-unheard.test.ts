@@ -1,5 +1,5 @@
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
-import { closeSync, openSync } from 'node:fs'
+import { closeSync, constants, openSync, readFileSync } from 'node:fs'
 import { describe, expect, onTestFinished, test } from 'vitest'
 import { eventually, isGone } from '../support/cli.ts'
 import { program } from '../support/main-program.ts'
@@ -20,10 +20,10 @@ class Unheard {
   readonly closed: Promise<number | null>
   #stdout = ''
 
-  constructor(args: readonly string[], stderr: number | 'pipe') {
+  constructor(args: readonly string[], stderr: number | 'pipe', stdout: number | 'pipe' = 'pipe') {
     const env = { ...process.env, FENCEPOST_DATABASE_URL: database.url }
-    this.child = spawn(program[0], [program[1], ...args], { env, stdio: ['pipe', 'pipe', stderr] })
-    this.child.stdout!.setEncoding('utf8').on('data', (text: string) => (this.#stdout += text))
+    this.child = spawn(program[0], [program[1], ...args], { env, stdio: ['pipe', stdout, stderr] })
+    this.child.stdout?.setEncoding('utf8').on('data', (text: string) => (this.#stdout += text))
     this.child.stdin!.on('error', () => {})
     this.closed = new Promise((resolve) => this.child.once('exit', resolve))
     onTestFinished(() => {
@@ -60,14 +60,13 @@ describe('a run whose stderr nobody reads', () => {
     expect(isGone(command)).toBe(true)
   })
 
-  test('ends its command when the lease is lost, and itself when it is read: a socket', async () => {
+  test('ends its command when the lease is lost, and itself: a socket', async () => {
     const name = bench.newName()
     const run = new Unheard(['run', name, '--ttl', '1s', '--', 'sh', '-c', wordy], 'pipe')
     const command = await run.ready()
     await bench.steal(name)
-    await eventually(() => isGone(command))
-    run.child.stderr!.resume()
     expect(await run.closed).toBe(70)
+    expect(isGone(command)).toBe(true)
   })
 
   test('renews the lease, passes signals on, and gives the lease back', async () => {
@@ -99,3 +98,22 @@ describe('a run whose stderr nobody reads', () => {
     },
   )
 })
+
+test.skipIf(process.platform !== 'linux')(
+  'a run that waits leaves the pipes of others as they are',
+  async () => {
+    const name = bench.newName()
+    const holder = await database.open()
+    await holder.acquire(name)
+    const run = new Unheard(['run', name, '--wait', '1h', '--', 'true'], newPipe(), newPipe())
+    await eventually(async () => {
+      const rows = await database.query('select from fencepost.holder where pid = $1', [run.child.pid])
+      return rows.length > 0
+    })
+    // Standard input is a pipe of the test's own.
+    for (const fd of [1, 2]) {
+      const [, flags] = /flags:\s*(\d+)/.exec(readFileSync(`/proc/${run.child.pid}/fdinfo/${fd}`, 'utf8'))!
+      expect(Number.parseInt(flags!, 8) & constants.O_NONBLOCK, `descriptor ${fd}`).toBe(0)
+    }
+  },
+)

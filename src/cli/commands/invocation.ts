@@ -11,6 +11,8 @@ export class Invocation {
   /** For `run`, from here on: what comes while the rest is loaded is not to be lost, nor to end it in another way than later. */
   readonly guard: SignalGuard | undefined
   code: number = exitCode.done
+  /** What a run had to say, nobody has read. */
+  isHeldUp = false
 
   constructor(given: readonly string[]) {
     // "help local start" is "local start --help". For one word the parser has its own way, with a hint when it is wrong.
