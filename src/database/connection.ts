@@ -1,4 +1,4 @@
-import { Client, type ClientConfig } from 'pg'
+import { Client, type ClientConfig, type QueryConfig } from 'pg'
 import type { Clock } from '../clock.ts'
 import type { Logger } from '../logger.ts'
 import { RequestFailure, isConnectionState, spoilsConnection, sqlStateOf } from './failure.ts'
@@ -43,14 +43,19 @@ export interface Greeting {
 const asText = { getTypeParser: () => (value: string) => value }
 
 /**
- * One connection of fencepost's own. It connects when first used, runs one request at a time, and throws itself away
- * after a timeout or an error that makes it useless; the next request connects anew. It never retries.
+ * One connection of fencepost's own. It connects when first used, and throws itself away after a timeout or an error that
+ * makes it useless; the next request connects anew. It never retries. The database carries requests out one after the other, as they
+ * came; the next one is sent before the answer to the last, except to a pooler, which need not expect that.
  */
 export class Connection {
   readonly #options: ConnectionOptions
   readonly #greeting: Greeting
   #session: Session | undefined
-  #turn: Promise<unknown> = Promise.resolve()
+  /** Settles after the last request that is here. Undefined: none is. */
+  #turn: Promise<unknown> | undefined
+  #inFlight = 0
+  /** Called when nothing is in flight any more. */
+  #onQuiet: (() => void) | undefined
   #closed = false
 
   constructor(options: ConnectionOptions, greeting: Greeting) {
@@ -79,35 +84,48 @@ export class Connection {
 
   /** @throws RequestFailure */
   async query(request: Request): Promise<TextRow[]> {
-    return this.#inTurn(request.timeoutMs, (due) => this.#run(request, due))
+    this.#inFlight += 1
+    try {
+      const session = this.#session
+      return session?.isUsable === true && session.takesMany && !this.#closed
+        ? await this.#ask(session, request, request.timeoutMs)
+        : await this.#inTurn(request.timeoutMs, async (due) =>
+            this.#ask(await this.#opened(due), request, this.#leftMs(due)),
+          )
+    } finally {
+      this.#inFlight -= 1
+      if (this.#inFlight === 0) this.#onQuiet?.()
+    }
   }
 
   async #inTurn<T>(timeoutMs: number, step: (due: number) => Promise<T>): Promise<T> {
     const due = this.#options.clock.monotonicMs() + timeoutMs
     const turn = this.#turn
     const { promise: done, resolve: release } = Promise.withResolvers<void>()
-    this.#turn = turn.then(() => done)
+    const mine = turn === undefined ? done : turn.then(() => done)
+    this.#turn = mine
     try {
-      await this.#within(due, turn, 'the connection is busy')
+      if (turn !== undefined) await this.#within(due, turn, 'the connection is busy')
       return await step(due)
     } finally {
       release()
+      if (this.#turn === mine) this.#turn = undefined
     }
   }
 
-  /** Ends the session after the request in progress. Further requests fail. */
+  /** Ends the session after the requests in progress. Further requests fail. */
   async close(): Promise<void> {
     this.#closed = true
     await this.#turn
+    if (this.#inFlight > 0) await new Promise<void>((resolve) => (this.#onQuiet = resolve))
     const session = this.#session
     this.#session = undefined
     if (session !== undefined) await session.end()
   }
 
-  async #run(request: Request, due: number): Promise<TextRow[]> {
-    const session = await this.#opened(due)
+  async #ask(session: Session, request: Request, timeoutMs: number): Promise<TextRow[]> {
     try {
-      return await session.query(request, this.#leftMs(due))
+      return await session.query(request, timeoutMs)
     } catch (failure) {
       if (
         failure instanceof RequestFailure &&
@@ -174,12 +192,18 @@ function newSession(options: ConnectionOptions): Session {
   }
 }
 
+/** A request whose answer is being waited for. */
+interface Asked {
+  isWarned: boolean
+}
+
 /** One session: from connect to the first sign of trouble. */
 class Session {
-  readonly #client: Client
+  readonly #client: Client & { pipeline?: boolean }
   readonly #clock: Clock
+  /** Requests without an answer, the oldest first. */
+  readonly #asked: Asked[] = []
   #ended = false
-  #warned = false
   #isPooled = false
 
   constructor(options: ConnectionOptions) {
@@ -204,7 +228,9 @@ class Session {
       this.#client.on('notification', ({ channel, payload = '' }) => ear.notified(channel, payload))
     }
     this.#client.on('notice', (notice) => {
-      if (isStandbyWarning(notice)) this.#warned = true
+      // The server answers in order, so it speaks of the oldest.
+      const [oldest] = this.#asked
+      if (isStandbyWarning(notice) && oldest !== undefined) oldest.isWarned = true
     })
   }
 
@@ -214,6 +240,11 @@ class Session {
 
   get isPooled(): boolean {
     return this.#isPooled
+  }
+
+  /** Whether a request can be sent before the last one is answered. */
+  get takesMany(): boolean {
+    return this.#client.pipeline ?? false
   }
 
   async connect(timeoutMs: number, greeting: Greeting): Promise<void> {
@@ -244,21 +275,31 @@ class Session {
         leftMs(),
       )
     }
+    // Versions of pg that know nothing of it go on sending one after the other.
+    this.#client.pipeline = !this.#isPooled
   }
 
   async query(request: Omit<Request, 'timeoutMs'>, timeoutMs: number): Promise<TextRow[]> {
-    this.#warned = false
-    const result = await this.#bounded(timeoutMs, 'unknown', () =>
-      this.#client.query<TextRow>({
-        text: request.text,
-        values: [...(request.values ?? [])],
-        ...(request.name === undefined || this.#isPooled ? {} : { name: request.name }),
-      }),
-    )
-    if (this.#warned) {
+    const asked: Asked = { isWarned: false }
+    const rows = await this.#bounded(timeoutMs, 'unknown', () => this.#send(request, asked))
+    if (asked.isWarned) {
       throw new RequestFailure('unknown', new Error('the wait for a synchronous standby was cancelled'))
     }
-    return result.rows
+    return rows
+  }
+
+  #send(request: Omit<Request, 'timeoutMs'>, asked: Asked): Promise<TextRow[]> {
+    return new Promise((resolve, reject) => {
+      this.#asked.push(asked)
+      const config: QueryConfig = { text: request.text, values: [...(request.values ?? [])] }
+      if (request.name !== undefined && !this.#isPooled) config.name = request.name
+      // Called while the answer is read: a promise would be told when the next answer may have been read too.
+      this.#client.query<TextRow>(config, (error: Error | null | undefined, result) => {
+        this.#asked.splice(this.#asked.indexOf(asked), 1)
+        if (error == null) resolve(result.rows)
+        else reject(error)
+      })
+    })
   }
 
   destroy(): void {
@@ -274,25 +315,25 @@ class Session {
   }
 
   /** Runs `step` for at most `timeoutMs`; after that the session is destroyed, because its answer may still come. */
-  async #bounded<T>(
-    timeoutMs: number,
-    effectOfSilence: 'unsent' | 'unknown',
-    step: () => Promise<T>,
-  ): Promise<T> {
-    const { promise, reject } = Promise.withResolvers<never>()
-    const cancel = this.#clock.after(timeoutMs, () => {
-      reject(new RequestFailure(effectOfSilence, new Error(`no answer within ${Math.round(timeoutMs)} ms`)))
-      this.destroy()
+  #bounded<T>(timeoutMs: number, effectOfSilence: 'unsent' | 'unknown', step: () => Promise<T>): Promise<T> {
+    return new Promise<T>((resolve, reject) => {
+      const answer = step()
+      const cancel = this.#clock.after(timeoutMs, () => {
+        reject(new RequestFailure(effectOfSilence, new Error(`no answer within ${Math.round(timeoutMs)} ms`)))
+        this.destroy()
+      })
+      answer.then(
+        (outcome) => {
+          cancel()
+          resolve(outcome)
+        },
+        (error: unknown) => {
+          cancel()
+          const sqlState = sqlStateOf(error)
+          const answered = sqlState !== undefined && !isConnectionState(sqlState)
+          reject(new RequestFailure(answered ? 'refused' : effectOfSilence, error))
+        },
+      )
     })
-    try {
-      return await Promise.race([step(), promise])
-    } catch (error) {
-      if (error instanceof RequestFailure) throw error
-      const sqlState = sqlStateOf(error)
-      const answered = sqlState !== undefined && !isConnectionState(sqlState)
-      throw new RequestFailure(answered ? 'refused' : effectOfSilence, error)
-    } finally {
-      cancel()
-    }
   }
 }

@@ -11,7 +11,16 @@ export interface BatcherOptions {
   readonly maxSize?: number
   /** Called when nothing waits and nothing is on the wire any more. */
   readonly onIdle?: () => void
+  /** How many requests of any kind are under way, those in this batcher among them. Default: more than can be told. */
+  readonly crowd?: () => number
 }
+
+/** So many requests, or more, are worth a second call. */
+const worthHalving = 16
+
+type Tell = () => void
+
+const afterThisStep = (): Promise<void> => new Promise((resolve) => process.nextTick(resolve))
 
 /**
  * Natural batching: while one call is on the wire, requests gather; the next call carries all of them. A request on its
@@ -22,6 +31,7 @@ export class Batcher<Request, Answer> {
   readonly #subjectOf: (request: Request) => unknown
   readonly #maxSize: number
   readonly #onIdle: () => void
+  readonly #crowd: () => number
   #waiting: Entry<Request, Answer>[] = []
   #isRunning = false
 
@@ -29,12 +39,13 @@ export class Batcher<Request, Answer> {
   constructor(
     send: (requests: Request[]) => Promise<Answer[]>,
     subjectOf: (request: Request) => unknown,
-    { maxSize = 2000, onIdle = () => {} }: BatcherOptions = {},
+    { maxSize = 2000, onIdle = () => {}, crowd = () => Number.POSITIVE_INFINITY }: BatcherOptions = {},
   ) {
     this.#send = send
     this.#subjectOf = subjectOf
     this.#maxSize = maxSize
     this.#onIdle = onIdle
+    this.#crowd = crowd
   }
 
   add(request: Request): Promise<Answer> {
@@ -48,40 +59,58 @@ export class Batcher<Request, Answer> {
   }
 
   async #run(): Promise<void> {
+    // Everyone who asks in the same step, or was woken by the same answer, gets to add a request before the next call leaves.
+    await afterThisStep()
     while (this.#waiting.length > 0) {
-      // Everyone who was woken by the same answer gets to add a request before the next call leaves.
-      await new Promise<void>((resolve) => process.nextTick(resolve))
-      await this.#deliver(this.#nextBatch())
+      let tell = await this.#deliver(this.#nextBatch())
+      while (this.#waiting.length > 0) {
+        const next = this.#deliver(this.#nextBatch())
+        // Those whom the last call has answered go on when this one has left: the database works while they do.
+        process.nextTick(tell)
+        tell = await next
+      }
+      tell()
+      await afterThisStep()
     }
     this.#isRunning = false
     this.#onIdle()
   }
 
   #nextBatch(): Entry<Request, Answer>[] {
+    // Where nearly all requests that there are wait here, they would go on in step: either the database works, or we do. Of two halves
+    // one is worked on there while the other one is here.
+    const { length } = this.#waiting
+    const size = length >= worthHalving && length > this.#crowd() * 0.75 ? length >> 1 : this.#maxSize
     const batch = new Map<unknown, Entry<Request, Answer>>()
     const later: Entry<Request, Answer>[] = []
     for (const entry of this.#waiting) {
       const subject = this.#subjectOf(entry.request)
-      if (batch.size === this.#maxSize || batch.has(subject)) later.push(entry)
+      if (batch.size >= Math.min(size, this.#maxSize) || batch.has(subject)) later.push(entry)
       else batch.set(subject, entry)
     }
     this.#waiting = later
     return [...batch.values()]
   }
 
-  async #deliver(batch: Entry<Request, Answer>[]): Promise<void> {
+  /** Sends the batch, and returns how to tell those who are in it what has come of it. */
+  async #deliver(batch: Entry<Request, Answer>[]): Promise<Tell> {
     try {
       const answers = await this.#send(batch.map((entry) => entry.request))
-      for (const [index, entry] of batch.entries()) entry.resolve(answers[index] as Answer)
+      return () => {
+        for (let index = 0; index < batch.length; index += 1) batch[index]!.resolve(answers[index] as Answer)
+      }
     } catch (error) {
       if (batch.length > 1 && isFaultOfOneRequest(error)) {
         // Halving finds the culprit and serves its neighbours.
         const middle = batch.length >> 1
-        await this.#deliver(batch.slice(0, middle))
-        await this.#deliver(batch.slice(middle))
-        return
+        const tells = [await this.#deliver(batch.slice(0, middle)), await this.#deliver(batch.slice(middle))]
+        return () => {
+          for (const tell of tells) tell()
+        }
       }
-      for (const entry of batch) entry.reject(error)
+      return () => {
+        for (const entry of batch) entry.reject(error)
+      }
     }
   }
 }

@@ -7,6 +7,7 @@ export class TcpProxy {
   readonly #pairs = new Set<{ readonly client: Socket; readonly upstream: Socket }>()
   #isDropping = false
   #losing: string | undefined
+  #onRequest: (data: Buffer) => void = () => {}
   #beforeReply: ((reply: Buffer, sent: Buffer) => 'pass' | 'swallow' | 'cut') | undefined
 
   private constructor(server: Server, target: URL) {
@@ -62,6 +63,11 @@ export class TcpProxy {
     this.#beforeReply = decide
   }
 
+  /** Hears what the clients send. */
+  onRequest(listener: (data: Buffer) => void): void {
+    this.#onRequest = listener
+  }
+
   async stop(): Promise<void> {
     this.cut()
     await new Promise<void>((resolve) => this.#server.close(() => resolve()))
@@ -84,6 +90,7 @@ export class TcpProxy {
       introduction ??= data
       if (isLost()) return
       sent = data
+      this.#onRequest(data)
       upstream.write(data)
     })
     upstream.on('data', (data: Buffer) => {
