@@ -38,6 +38,7 @@ test('migrate installs the schema, and nothing when it is called again', async (
       'applied 0005_acquire_all',
       'applied 0006_waiting',
       'applied 0007_operators',
+      'applied 0008_plain_path',
       '',
     ].join('\n'),
     stderr: '',
@@ -74,6 +75,7 @@ test('--down removes the newest migration, and tokens go on rising after the nex
   }
   const before = await token()
   for (const name of [
+    '0008_plain_path',
     '0007_operators',
     '0006_waiting',
     '0005_acquire_all',

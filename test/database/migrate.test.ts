@@ -17,6 +17,7 @@ const migrations = [
   '0005_acquire_all',
   '0006_waiting',
   '0007_operators',
+  '0008_plain_path',
 ]
 
 /** Takes migration after migration back, and tells which. */

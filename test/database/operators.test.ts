@@ -575,8 +575,11 @@ describe('the migration', () => {
       await older.query(up!)
     }
     const before = await schemaOf(untouched)
-    const down = await Fencepost.migrate({ connectionString: untouched.url, direction: 'down' })
-    expect(down.schemaVersion).toBe(6)
+    let { schemaVersion } = await Fencepost.migrate({ connectionString: untouched.url, direction: 'down' })
+    while (schemaVersion > 6) {
+      // oxlint-disable-next-line no-await-in-loop -- One migration at a time.
+      ;({ schemaVersion } = await Fencepost.migrate({ connectionString: untouched.url, direction: 'down' }))
+    }
     expect(await schemaOf(untouched)).toEqual(await schemaOf(older))
     await Fencepost.migrate({ connectionString: untouched.url })
     expect(await schemaOf(untouched)).toEqual(before)

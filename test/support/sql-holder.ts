@@ -28,6 +28,15 @@ export interface Asking {
   readonly attempt?: number
 }
 
+/** The functions that holders call: those with an answer for each name, or those that have one for all where that will do. */
+const functions = { acquire: 'fencepost.acquire', release: 'fencepost.release' }
+
+/** From now on holders in this test file ask as the library does. */
+export function useBatches(): void {
+  functions.acquire = 'fencepost.acquire_batch'
+  functions.release = 'fencepost.release_batch'
+}
+
 /** A holder that speaks to the protocol functions directly, as a client in another language would. */
 export class SqlHolder {
   readonly id: string
@@ -53,18 +62,18 @@ export class SqlHolder {
 
   async acquire(...names: string[]): Promise<AcquireRow[]> {
     this.#attempts.last += 1
-    const { rows } = await this.#db.query<AcquireRow>('select * from fencepost.acquire($1, $2, $3)', [
+    const { rows } = await this.#db.query<AcquireRow>(`select * from ${functions.acquire}($1, $2, $3)`, [
       names,
       this.id,
       this.#attempts.last,
     ])
-    return rows
+    return granted(names, rows)
   }
 
   /** One call of acquire, with all that can be said in it. */
   async ask(names: readonly string[], asking: Asking = {}): Promise<AcquireRow[]> {
     const { rows } = await this.#db.query<AcquireRow>(
-      'select * from fencepost.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9)',
+      `select * from ${functions.acquire}($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
       [
         names,
         this.id,
@@ -74,7 +83,7 @@ export class SqlHolder {
         ...bounds(asking),
       ],
     )
-    return rows
+    return granted(names, rows)
   }
 
   async askAll(names: readonly string[], asking: Asking = {}): Promise<AcquireRow[]> {
@@ -128,12 +137,13 @@ export class SqlHolder {
   }
 
   async letGoAll(names: readonly string[], tokens: readonly string[]): Promise<ReleaseRow[]> {
-    const { rows } = await this.#db.query<ReleaseRow>('select * from fencepost.release($1, $2, $3)', [
+    const { rows } = await this.#db.query<ReleaseRow>(`select * from ${functions.release}($1, $2, $3)`, [
       names,
       tokens,
       this.id,
     ])
-    return rows
+    const [all] = rows
+    return rows.length === 1 && all!.name === null ? names.map((name) => ({ ...all!, name })) : rows
   }
 
   async leave(names: readonly string[], tickets: readonly string[]): Promise<ReleaseRow[]> {
@@ -214,4 +224,11 @@ export async function waitsOrAnswers(
     if (isAnswered) return 'answers'
     if (rows[0]!.waiting >= waiting) return 'waits'
   }
+}
+
+/** An answer for each name. */
+function granted(names: readonly string[], rows: AcquireRow[]): AcquireRow[] {
+  const [all] = rows
+  if (rows.length !== 1 || all!.name !== null) return rows
+  return names.map((name, place) => ({ ...all!, name, token: String(BigInt(all!.token!) + BigInt(place)) }))
 }
