@@ -31,7 +31,7 @@ import type { AcquireRequest } from './lease/lease-room.ts'
 import { Line } from './lease/line.ts'
 import { type LeaseInfo, listLeases, readLeaseInfo } from './lease/lease-list.ts'
 import { checkName } from './lease/name.ts'
-import { type HolderIdentity, Protocol } from './lease/protocol.ts'
+import { type Asking, type HolderIdentity, Protocol } from './lease/protocol.ts'
 import { Wakes } from './lease/wakes.ts'
 import { type Ask, asOperator } from './operators/ask.ts'
 import {
@@ -362,8 +362,8 @@ export class Fencepost implements AsyncDisposable {
    * @throws NotAcquiredError when `wait` has passed; the signal's reason when it aborted.
    */
   async acquire(name: string, options: AcquireOptions = {}): Promise<Lease> {
-    const [lease] = await this.#leases.acquire(waiting(this.#request(name, options), options))
-    return lease!
+    const leases = await this.#leases.acquire(waiting(this.#request(name, options), options))
+    return leases[0]!
   }
 
   /**
@@ -700,10 +700,21 @@ export class Fencepost implements AsyncDisposable {
 
   #request(name: string, options: LeaseOptions): AcquireRequest {
     const { ttl, sequence, minHold, maxHold, graceAfterCrash, barge } = options
+    const names = [checkName('the name of a lease', name)]
+    const ttlMs = durationOr(this.#ttlMs, 'ttl', ttl, this.#ttlBounds)
+    if (
+      sequence === undefined &&
+      minHold === undefined &&
+      maxHold === undefined &&
+      graceAfterCrash === undefined &&
+      barge === undefined
+    ) {
+      return { names, ttlMs, asking: plainly, waitMs: 0, signal: undefined }
+    }
     const minHoldMs = durationOr(0, 'minHold', minHold, { minMs: 0, maxMs: dayMs })
     return {
-      names: [checkName('the name of a lease', name)],
-      ttlMs: durationOr(this.#ttlMs, 'ttl', ttl, this.#ttlBounds),
+      names,
+      ttlMs,
       asking: {
         sequence: sequence === undefined ? 'default' : checkName('sequence', sequence),
         stands: false,
@@ -731,8 +742,20 @@ export class Fencepost implements AsyncDisposable {
 function waiting(request: AcquireRequest, { wait, signal }: AcquireOptions): AcquireRequest {
   const waitMs = durationOr(Number.POSITIVE_INFINITY, 'wait', wait, { minMs: 0, maxMs: yearMs })
   const stands = waitMs > 0 && request.names.length === 1
-  return { ...request, asking: { ...request.asking, stands }, waitMs, signal }
+  const { names, ttlMs, asking } = request
+  const standing = asking === plainly ? standingPlainly : { ...asking, stands }
+  return { names, ttlMs, asking: stands ? standing : asking, waitMs, signal }
 }
+
+/** How a lease is asked for without options: one object, because it is compared with each request. */
+const plainly: Asking = {
+  sequence: 'default',
+  stands: false,
+  barges: false,
+  bounds: { minHoldMs: 0, maxHoldMs: Number.POSITIVE_INFINITY, graceMs: 0 },
+}
+
+const standingPlainly: Asking = { ...plainly, stands: true }
 
 function checkFlag(option: string, value: unknown, otherwise: boolean): boolean {
   if (value === undefined) return otherwise

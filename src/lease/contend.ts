@@ -1,10 +1,9 @@
-import type { Clock } from '../clock.ts'
 import { RequestFailure, describeFailure, isTransient } from '../database/failure.ts'
 import { type Contender, NotAcquiredError, SequenceMismatchError } from '../errors.ts'
 import type { Logger } from '../logger.ts'
 import type { HeldLease } from './held-lease.ts'
 import type { AcquireRequest } from './lease-room.ts'
-import { Patience, PatienceOver } from './patience.ts'
+import { type Patience, PatienceOver } from './patience.ts'
 import type { Refusal } from './protocol.ts'
 
 /** What an attempt has led to. */
@@ -29,10 +28,9 @@ export interface ContendOptions<L> {
   readonly request: AcquireRequest
   readonly suitor: Suitor<L>
   readonly patience: Patience
-  /** Ends all patience. */
-  readonly stop: AbortSignal
-  readonly clock: Clock
   readonly logger: Logger
+  /** A question that has been asked already. */
+  readonly attempt?: Promise<Outcome<L>> | undefined
 }
 
 /**
@@ -41,22 +39,22 @@ export interface ContendOptions<L> {
  * @throws the reason of the signal; what the database refused for good; what it did not answer in time.
  */
 export async function contend<L>(options: ContendOptions<L>): Promise<L[] | NotAcquiredError> {
-  const { request, suitor, patience, stop, clock, logger } = options
+  const { request, suitor, patience, logger } = options
   let refused: { readonly name: string; readonly contender: Contender } | undefined
   let failure: RequestFailure | undefined
   let reason: Refusal['reason'] | undefined
   let inARow = 0
   for (let tries = 1; ; tries += 1) {
-    const attempt = suitor.ask()
+    const attempt = tries === 1 && options.attempt !== undefined ? options.attempt : suitor.ask()
     // However short the wait is, a healthy database gets the time to say whether the leases are free.
     const isShort = tries === 1 && request.waitMs > 0 && patience.leftMs < firstAnswerMs
-    const asking = isShort ? new Patience(clock, firstAnswerMs, stop) : patience
+    const asking = isShort ? patience.anew(firstAnswerMs) : patience
     let pause: () => Promise<void>
     try {
       // oxlint-disable-next-line no-await-in-loop -- One after the other is the point.
-      const { leases, ...rest } = await asking.within(attempt)
-      if (leases !== undefined) return leases
-      const { name, refusal } = rest as { name: string; refusal: Refusal }
+      const outcome = await asking.within(attempt)
+      if (outcome.leases !== undefined) return outcome.leases
+      const { name, refusal } = outcome
       refused = { name, contender: refusal.contender }
       failure = undefined
       if (refusal.reason === 'sequence') {

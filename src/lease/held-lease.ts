@@ -51,8 +51,10 @@ export class HeldLease implements HolderListener {
   readonly #term: Term
   readonly #holder: Holder
   readonly #options: HeldLeaseOptions
-  readonly #abort = new AbortController()
-  readonly #events: Events<LeaseEvents>
+  /** Made for whoever looks at it: most leases are taken and given back without. */
+  #abort: AbortController | undefined
+  /** The same. */
+  #events: Events<LeaseEvents> | undefined
   #end: 'lost' | 'released' | undefined
   #loss: LeaseLostError | undefined
   #isLossTold = false
@@ -67,7 +69,6 @@ export class HeldLease implements HolderListener {
     this.#term = options.term
     this.#holder = options.holder
     this.#options = options
-    this.#events = new Events(options.logger)
     options.holder.addListener(this)
     if (Number.isFinite(options.deadlineMs)) this.#endAt(options.deadlineMs, 'overdue')
   }
@@ -92,7 +93,7 @@ export class HeldLease implements HolderListener {
    * this machine can tell. It does not abort on release. `askToStop` aborts it earlier, with a reason of the caller's.
    */
   get signal(): AbortSignal {
-    return this.#abort.signal
+    return this.#aborting.signal
   }
 
   /** Why it is lost; undefined unless it is. */
@@ -127,16 +128,16 @@ export class HeldLease implements HolderListener {
     name: Name,
     listener: (event: LeaseEvents[Name]) => unknown,
   ): () => void {
-    if (name === 'lost' && this.#isLossTold)
-      this.#events.tellLate(name, listener, this.#loss as LeaseEvents[Name])
+    const events = (this.#events ??= new Events(this.#options.logger))
+    if (name === 'lost' && this.#isLossTold) events.tellLate(name, listener, this.#loss as LeaseEvents[Name])
     if (name === 'renewed' && this.#end === undefined) {
       this.#stopRenewals ??= this.#holder.onRenewal(() => this.#renewed())
     }
     if (name === 'released') {
       const outcome = this.#outcome
-      if (outcome !== undefined) this.#events.tellLate(name, listener, { outcome } as LeaseEvents[Name])
+      if (outcome !== undefined) events.tellLate(name, listener, { outcome } as LeaseEvents[Name])
     }
-    return this.#events.on(name, listener)
+    return events.on(name, listener)
   }
 
   /**
@@ -152,7 +153,7 @@ export class HeldLease implements HolderListener {
 
   /** Aborts the signal, with this reason, while the lease stays held: asks the work under it to stop. */
   askToStop(reason: unknown): void {
-    this.#abort.abort(reason)
+    this.#aborting.abort(reason)
   }
 
   /**
@@ -171,9 +172,8 @@ export class HeldLease implements HolderListener {
    * Gives the lease back. Never throws: see `ReleaseOutcome`. It waits for fenced transactions of this term that are
    * still open. Calling it again returns the first call's outcome.
    */
-  async release(): Promise<ReleaseOutcome> {
-    const outcome = await this.handOver()
-    return outcome === 'handed-over' ? 'released' : outcome
+  release(): Promise<ReleaseOutcome> {
+    return this.handOver().then(asReleaseOutcome)
   }
 
   /**
@@ -201,7 +201,7 @@ export class HeldLease implements HolderListener {
   /** Called by the holder. */
   atRisk(leftMs: number, cause: unknown): void {
     if (this.#end !== undefined) return
-    this.#events.emit('at-risk', { expiresInMs: Math.min(Math.floor(leftMs), this.expiresInMs), cause })
+    this.#events?.emit('at-risk', { expiresInMs: Math.min(Math.floor(leftMs), this.expiresInMs), cause })
   }
 
   /** Called by the holder. */
@@ -212,13 +212,21 @@ export class HeldLease implements HolderListener {
     const error = new LeaseLostError(this.name, this.token, reason, cause === undefined ? {} : { cause })
     this.#loss = error
     this.#options.onOver(this)
-    this.#abort.abort(error)
+    this.#abort?.abort(error)
     this.#isLossTold = true
-    this.#events.emit('lost', error)
+    this.#events?.emit('lost', error)
+  }
+
+  get #aborting(): AbortController {
+    if (this.#abort === undefined) {
+      this.#abort = new AbortController()
+      if (this.#loss !== undefined) this.#abort.abort(this.#loss)
+    }
+    return this.#abort
   }
 
   #renewed(): void {
-    if (this.#end === undefined) this.#events.emit('renewed', { expiresInMs: this.expiresInMs })
+    if (this.#end === undefined) this.#events?.emit('renewed', { expiresInMs: this.expiresInMs })
   }
 
   /** The term ends at this time whatever the heartbeat does, unless an earlier end has been set. */
@@ -253,9 +261,13 @@ export class HeldLease implements HolderListener {
     const outcome = await this.#options.giveBack()
     this.#options.onOver(this)
     this.#outcome = outcome
-    this.#events.emit('released', { outcome })
+    this.#events?.emit('released', { outcome })
     return outcome
   }
+}
+
+function asReleaseOutcome(outcome: HandOverOutcome): ReleaseOutcome {
+  return outcome === 'handed-over' ? 'released' : outcome
 }
 
 // What console.log shows: not the holder's id, which is a secret.

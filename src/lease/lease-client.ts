@@ -1,5 +1,4 @@
 import { randomUUID } from 'node:crypto'
-import { setMaxListeners } from 'node:events'
 import type { Clock } from '../clock.ts'
 import type { Connection } from '../database/connection.ts'
 import type { Listener } from '../database/listener.ts'
@@ -8,7 +7,7 @@ import { formatMs } from '../duration.ts'
 import { type FencepostError, NotAcquiredError } from '../errors.ts'
 import type { Logger } from '../logger.ts'
 import { AllLeases } from './all-leases.ts'
-import { contend, firstAnswerMs } from './contend.ts'
+import { type Outcome, contend, firstAnswerMs } from './contend.ts'
 import type { HeldLease, HeldLeaseOptions } from './held-lease.ts'
 import { Line } from './line.ts'
 import { OneLease, leaveTurn } from './one-lease.ts'
@@ -43,12 +42,12 @@ export class LeaseClient<L extends HeldLease> implements LeaseRoom<L> {
   readonly #seats = new Map<number, Seat>()
   readonly #retiring = new Set<Promise<void>>()
   readonly #line = new Line<Standing>((turn) => void leaveTurn(turn, turn.legacy, this.clock.monotonicMs()))
-  readonly #closing = new AbortController()
+  /** Callers whose requests are under way. */
+  readonly #patients = new Set<Patience>()
+  #closed: { readonly reason: FencepostError } | undefined
 
   constructor(options: LeaseClientOptions<L>) {
     this.#options = options
-    // Every waiting caller listens to it: that is no leak to be warned of.
-    setMaxListeners(0, this.#closing.signal)
   }
 
   /** One attempt; null when somebody else holds one of the leases, in this process or in another. */
@@ -70,7 +69,8 @@ export class LeaseClient<L extends HeldLease> implements LeaseRoom<L> {
 
   /** Ends every holder, so that all leases are free at once; those still held are lost. Waiting callers are refused. */
   async close(reason: FencepostError): Promise<void> {
-    this.#closing.abort(reason)
+    this.#closed ??= { reason }
+    for (const patient of [...this.#patients]) patient.end(reason)
     const seats = [...this.#seats.values()]
     this.#seats.clear()
     // Those who waited get to say that they leave.
@@ -80,24 +80,25 @@ export class LeaseClient<L extends HeldLease> implements LeaseRoom<L> {
 
   async #acquire(request: AcquireRequest): Promise<L[] | NotAcquiredError> {
     const { names, waitMs, signal } = request
-    const closing = this.#closing.signal
-    closing.throwIfAborted()
+    this.#assertOpen()
     signal?.throwIfAborted()
-    const stop = signal === undefined ? closing : AbortSignal.any([signal, closing])
-    const patience = new Patience(this.clock, waitMs, stop)
-    const { clock, logger } = this.#options
-    const go = (suitor: OneLease<L> | AllLeases<L>): Promise<L[] | NotAcquiredError> =>
-      contend({ request, suitor, patience, stop, clock, logger })
+    const { logger } = this.#options
+    const patience = new Patience(this.clock, waitMs, signal, this.#patients)
     try {
-      if (names.length > 1) return await go(new AllLeases(this, request, patience))
+      if (names.length > 1) {
+        return await contend({ request, suitor: new AllLeases(this, request, patience), patience, logger })
+      }
       const name = names[0]!
-      const turn =
-        waitMs === 0
-          ? this.#line.tryEnter(name, request.asking.barges)
-          : await this.#line.enter(name, patience)
-      return turn === undefined
-        ? this.#busyHere(name, patience)
-        : await go(new OneLease(this, request, turn, patience))
+      let turn = this.#line.tryEnter(name, waitMs === 0 && request.asking.barges)
+      if (turn === undefined && waitMs > 0) turn = await this.#line.enter(name, patience)
+      if (turn === undefined) return this.#busyHere(name, patience)
+      const suitor = new OneLease(this, request, turn, patience)
+      if (waitMs > 0 && patience.leftMs < firstAnswerMs)
+        return await contend({ request, suitor, patience, logger })
+      // Mostly it is granted at once. What else there is to do takes more than this does.
+      const attempt = suitor.ask()
+      const leases = await patience.within(attempt).then(leasesOf, () => undefined)
+      return leases ?? (await contend({ request, suitor, patience, logger, attempt }))
     } catch (error) {
       if (error instanceof PatienceOver) return this.#busyHere(names[0]!, patience)
       throw error
@@ -185,7 +186,7 @@ export class LeaseClient<L extends HeldLease> implements LeaseRoom<L> {
     })
   }
 
-  async seat(ttlMs: number): Promise<Seat> {
+  seat(ttlMs: number): Promise<Seat> {
     let seat = this.#seats.get(ttlMs)
     if (seat === undefined || seat.holder.isLost) {
       this.#assertOpen()
@@ -203,8 +204,7 @@ export class LeaseClient<L extends HeldLease> implements LeaseRoom<L> {
       })
       this.#seats.set(ttlMs, seat)
     }
-    await seat.joined
-    return seat
+    return seat.whenJoined
   }
 
   /** A TTL that nobody uses any more keeps neither a holder nor a connection. The last one stays, to be quick again. */
@@ -217,8 +217,12 @@ export class LeaseClient<L extends HeldLease> implements LeaseRoom<L> {
   }
 
   #assertOpen(): void {
-    this.#closing.signal.throwIfAborted()
+    if (this.#closed !== undefined) throw this.#closed.reason
   }
+}
+
+function leasesOf<L>({ leases }: Outcome<L>): L[] | undefined {
+  return leases
 }
 
 function tooLate(ttlMs: number): string {

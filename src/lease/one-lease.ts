@@ -18,7 +18,6 @@ export class OneLease<L extends HeldLease> implements Suitor<L> {
   readonly #name: string
   readonly #turn: Turn<Standing>
   readonly #patience: Patience
-  readonly #key: string
   #standing: Standing | undefined
   #stopListening: () => void = () => {}
 
@@ -28,44 +27,46 @@ export class OneLease<L extends HeldLease> implements Suitor<L> {
     this.#name = request.names[0]!
     this.#turn = turn
     this.#patience = patience
-    this.#key = JSON.stringify([request.ttlMs, request.asking])
     this.#standing = turn.legacy
     if (this.#standing !== undefined) this.#stopListening = room.listen()
   }
 
   async ask(): Promise<Outcome<L>> {
     this.#turn.asks(this.#room.clock.monotonicMs())
-    const outcome = await this.#room.underLivingHolder(this.#request.ttlMs, async () => {
-      const standing = await this.#validStanding()
-      const token = standing?.takeNews()
-      // The end of a maximum hold is asked for, because it counts from before the wake-up was sent.
-      if (
-        standing !== undefined &&
-        token !== undefined &&
-        !Number.isFinite(this.#request.asking.bounds.maxHoldMs)
-      ) {
-        standing.seat.granted(this.#name)
-        return this.#take(standing.seat, { isGranted: true, token, deadlineMs: Number.POSITIVE_INFINITY })
-      }
-      if (standing !== undefined) {
-        const answer = await standing.seat.askAgain(standing.place)
-        if (answer.isGranted) return this.#take(standing.seat, answer)
-        if (answer.refusal.reason !== 'gone') return this.#refused(answer)
-        this.#drop()
-      }
-      const seat = await this.#room.seat(this.#request.ttlMs)
-      const expected = this.#room.wakes.expect()
-      try {
-        const answer = await seat.acquire(this.#name, this.#request.asking)
-        if (answer.isGranted) return this.#take(seat, answer)
-        this.#stand(seat, answer.refusal)
-        return this.#refused(answer)
-      } finally {
-        expected()
-      }
-    })
+    const outcome = await this.#room.underLivingHolder(this.#request.ttlMs, () =>
+      this.#standing === undefined ? this.#askAnew() : this.#askInLine(),
+    )
     this.#turn.isAnswered(outcome.leases === undefined ? outcome.refusal.contender : undefined)
     return outcome
+  }
+
+  async #askAnew(): Promise<Outcome<L> | undefined> {
+    const seat = await this.#room.seat(this.#request.ttlMs)
+    const expected = this.#room.wakes.expect()
+    try {
+      const answer = await seat.acquire(this.#name, this.#request.asking)
+      if (answer.isGranted) return this.#take(seat, answer)
+      this.#stand(seat, answer.refusal)
+      return this.#refused(answer)
+    } finally {
+      expected()
+    }
+  }
+
+  async #askInLine(): Promise<Outcome<L> | undefined> {
+    const standing = await this.#validStanding()
+    if (standing === undefined) return this.#askAnew()
+    const token = standing.takeNews()
+    // The end of a maximum hold is asked for, because it counts from before the wake-up was sent.
+    if (token !== undefined && !Number.isFinite(this.#request.asking.bounds.maxHoldMs)) {
+      standing.seat.granted(this.#name)
+      return this.#take(standing.seat, { isGranted: true, token, deadlineMs: Number.POSITIVE_INFINITY })
+    }
+    const answer = await standing.seat.askAgain(standing.place)
+    if (answer.isGranted) return this.#take(standing.seat, answer)
+    if (answer.refusal.reason !== 'gone') return this.#refused(answer)
+    this.#drop()
+    return this.#askAnew()
   }
 
   async pause(refusal: Refusal, tries: number): Promise<void> {
@@ -90,6 +91,11 @@ export class OneLease<L extends HeldLease> implements Suitor<L> {
     this.#standing = undefined
     this.#stopListening()
     await leaveTurn(this.#turn, standing, this.#room.clock.monotonicMs())
+  }
+
+  /** What a place in line is good for. */
+  get #key(): string {
+    return JSON.stringify([this.#request.ttlMs, this.#request.asking])
   }
 
   /** The place in line, if it can be used for this request. */

@@ -3,31 +3,37 @@ import type { Clock } from '../clock.ts'
 /** The caller is not ready to wait any longer. Internal: callers see NotAcquiredError or the signal's reason. */
 export class PatienceOver extends Error {}
 
-/** How long a caller is ready to wait: until a limit passes or a signal aborts. */
+/** How long a caller is ready to wait: until a limit passes, a signal aborts, or everybody's patience is ended. */
 export class Patience {
   readonly #clock: Clock
-  readonly #startedMs: number
   readonly #waitMs: number
-  readonly #waiting = new Set<(reason: unknown) => void>()
+  readonly #signal: AbortSignal | undefined
+  readonly #circle: Set<Patience> | undefined
+  readonly #startedMs: number
+  #waiting: ((reason: unknown) => void)[] = []
   #over: { readonly reason: unknown } | undefined
-  #stop: () => void = () => {}
+  #cancelLimit: (() => void) | undefined
+  #onAbort: (() => void) | undefined
 
-  /** `waitMs` may be Infinity; with 0 there is no limit, because the caller does not wait at all. */
-  constructor(clock: Clock, waitMs: number, signal: AbortSignal) {
+  /**
+   * `waitMs` may be Infinity; with 0 there is no limit, because the caller does not wait at all. `circle`: all that wait, so that they
+   * can be ended together. A listener of each on a common signal would cost more the more there are.
+   */
+  constructor(clock: Clock, waitMs: number, signal?: AbortSignal, circle?: Set<Patience>) {
     this.#clock = clock
-    this.#startedMs = clock.monotonicMs()
     this.#waitMs = waitMs
-    const onAbort = (): void => this.#end(signal.reason)
-    signal.addEventListener('abort', onAbort, { once: true })
-    const cancelLimit =
-      waitMs > 0 && waitMs < Number.POSITIVE_INFINITY
-        ? clock.after(waitMs, () => this.#end(new PatienceOver()))
-        : () => {}
-    this.#stop = () => {
-      cancelLimit()
-      signal.removeEventListener('abort', onAbort)
+    this.#signal = signal
+    this.#circle = circle
+    this.#startedMs = clock.monotonicMs()
+    circle?.add(this)
+    if (waitMs > 0 && waitMs < Number.POSITIVE_INFINITY) {
+      this.#cancelLimit = clock.after(waitMs, () => this.end(new PatienceOver()))
     }
-    if (signal.aborted) onAbort()
+    if (signal !== undefined) {
+      this.#onAbort = () => this.end(signal.reason)
+      signal.addEventListener('abort', this.#onAbort, { once: true })
+      if (signal.aborted) this.#onAbort()
+    }
   }
 
   get waitedMs(): number {
@@ -42,18 +48,30 @@ export class Patience {
     return this.#over !== undefined
   }
 
+  /** Another one of the same caller, with a limit of its own that begins now. */
+  anew(waitMs: number): Patience {
+    const another = new Patience(this.#clock, waitMs, this.#signal, this.#circle)
+    if (this.#over !== undefined) another.end(this.#over.reason)
+    return another
+  }
+
   /** The promise's outcome, unless the caller's patience ends first. */
-  async within<T>(promise: Promise<T>): Promise<T> {
+  within<T>(promise: Promise<T>): Promise<T> {
     // Not Promise.race with one lasting promise: every race would leave something behind on it until it settles.
-    const { promise: outcome, resolve, reject } = Promise.withResolvers<T>()
-    if (this.#over !== undefined) reject(this.#over.reason)
-    this.#waiting.add(reject)
-    promise.then(resolve, reject)
-    try {
-      return await outcome
-    } finally {
-      this.#waiting.delete(reject)
-    }
+    return new Promise<T>((resolve, reject) => {
+      if (this.#over !== undefined) reject(this.#over.reason)
+      else this.#waiting.push(reject)
+      promise.then(
+        (value) => {
+          this.#waitsNoMore(reject)
+          resolve(value)
+        },
+        (error: unknown) => {
+          this.#waitsNoMore(reject)
+          reject(error)
+        },
+      )
+    })
   }
 
   async sleep(ms: number): Promise<void> {
@@ -66,15 +84,25 @@ export class Patience {
     }
   }
 
-  /** Lets go of timers and the signal. */
-  done(): void {
-    this.#stop()
-  }
-
-  #end(reason: unknown): void {
+  /** Ends it at once, for this reason. */
+  end(reason: unknown): void {
     if (this.#over !== undefined) return
     this.#over = { reason }
-    this.#stop()
-    for (const reject of [...this.#waiting]) reject(reason)
+    this.done()
+    const waiting = this.#waiting
+    this.#waiting = []
+    for (const reject of waiting) reject(reason)
+  }
+
+  /** Lets go of timers and the signal. */
+  done(): void {
+    this.#circle?.delete(this)
+    this.#cancelLimit?.()
+    if (this.#onAbort !== undefined) this.#signal?.removeEventListener('abort', this.#onAbort)
+  }
+
+  #waitsNoMore(reject: (reason: unknown) => void): void {
+    const place = this.#waiting.indexOf(reject)
+    if (place >= 0) this.#waiting.splice(place, 1)
   }
 }

@@ -30,11 +30,23 @@ export interface Place {
   readonly sequence: string
 }
 
+type Send<Request> = (requests: Request[]) => Promise<(Grant | Refused)[]>
+
 export interface SeatOptions extends Omit<HolderOptions, 'onBeat' | 'isSpare' | 'onSettled'> {
   /** Asked at the time of a beat whether a seat that nobody uses may go. True: it is being closed. */
   retire(seat: Seat): boolean
   /** Places in line that this holder has may be gone. */
   onSettled(holderId: string): void
+}
+
+/** A term that is to be given back, and what is known of it. */
+interface Sought {
+  readonly term: Term
+  readonly startedMs: number
+  /** A request without an answer may have given it back. */
+  isUnsure: boolean
+  /** The last request got no answer. */
+  isSilent: boolean
 }
 
 /** How long the places in line are waited for that are being left when the holder is ended: they go with it. */
@@ -44,7 +56,8 @@ const leaveWithinMs = 1000
 export class Seat {
   readonly holder: Holder
   readonly #options: SeatOptions
-  readonly #joined: Promise<void>
+  /** This seat, once the holder has joined. */
+  readonly whenJoined: Promise<Seat>
   /** One batch for all who ask alike. */
   readonly #acquires = new Map<string, Batcher<string, Grant | Refused>>()
   readonly #questions = new Map<string, Batcher<Place, Grant | Refused>>()
@@ -74,7 +87,7 @@ export class Seat {
           places.map(({ name }) => name),
           places.map(({ ticket }) => ticket),
         ),
-      ({ name }) => name,
+      nameOf,
     )
     this.#releases = new Batcher(
       (terms) =>
@@ -84,24 +97,20 @@ export class Seat {
           identity.id,
         ),
       (term) => term.lease,
+      { crowd: () => this.#inUse },
     )
-    this.#joined = this.holder.join()
+    this.whenJoined = this.holder.join().then(() => this)
     // Who waits for it is told; whoever comes later takes another seat.
-    this.#joined.catch(() => this.holder.lose('expired'))
+    this.whenJoined.catch(() => this.holder.lose('expired'))
   }
 
   get beats(): Connection {
     return this.#options.beats
   }
 
-  /** Settles when the holder has joined. */
-  get joined(): Promise<void> {
-    return this.#joined
-  }
-
   /** Ends the holder, so that its leases are free at once, and closes the connection of its beats. */
   async close(): Promise<void> {
-    await this.#joined.catch(() => {})
+    await this.whenJoined.catch(() => {})
     // What was granted to places that nobody waits at any more goes on as if it had not been.
     const { promise: late, resolve } = Promise.withResolvers<void>()
     const cancel = this.#options.clock.after(leaveWithinMs, resolve)
@@ -123,36 +132,41 @@ export class Seat {
 
   /** Asks for a lease, together with all who ask alike meanwhile. */
   acquire(name: string, asking: Asking): Promise<Grant | Refused> {
-    const batch = (names: string[]): Promise<(Grant | Refused)[]> =>
-      this.#attempt(names, async (attempt) => {
-        const sentAtMs = this.#options.clock.monotonicMs()
-        const answers = await this.#options.protocol.acquire(names, this.holder.id, attempt, asking)
-        // The database has counted from later than this.
-        return answers.map((answer) =>
-          answer.isGranted ? this.#grant(answer.token, sentAtMs, asking.bounds.maxHoldMs) : answer,
-        )
-      })
-    return this.#add(this.#acquires, JSON.stringify(asking), batch, name, (one) => one)
+    const send = (): Send<string> => (names) => this.#acquireAlike(names, asking)
+    return this.#add(this.#acquires, keyOf(asking), send, name, itself)
+  }
+
+  #acquireAlike(names: string[], asking: Asking): Promise<(Grant | Refused)[]> {
+    return this.#attempt(names, async (attempt) => {
+      const sentAtMs = this.#options.clock.monotonicMs()
+      const answers = await this.#options.protocol.acquire(names, this.holder.id, attempt, asking)
+      // The database has counted from later than this.
+      return answers.map((answer) =>
+        answer.isGranted ? this.#grant(answer.token, sentAtMs, asking.bounds.maxHoldMs) : answer,
+      )
+    })
   }
 
   /** Asks with the place in line, together with all who do meanwhile. */
   askAgain(place: Place): Promise<Grant | Refused> {
     const { sequence } = place
-    const batch = async (places: Place[]): Promise<(Grant | Refused)[]> => {
-      const sentAtMs = this.#options.clock.monotonicMs()
-      const answers = await this.#options.protocol.askAgain(
-        places.map(({ name }) => name),
-        places.map(({ ticket }) => ticket),
-        this.holder.id,
-        sequence,
-      )
-      return answers.map((answer) =>
-        answer.isGranted
-          ? this.#grant(answer.token, sentAtMs, answer.deadlineMs ?? Number.POSITIVE_INFINITY)
-          : answer,
-      )
-    }
-    return this.#add(this.#questions, sequence, batch, place, (one) => one.name)
+    const send = (): Send<Place> => (places) => this.#askAlikeAgain(places, sequence)
+    return this.#add(this.#questions, sequence, send, place, nameOf)
+  }
+
+  async #askAlikeAgain(places: Place[], sequence: string): Promise<(Grant | Refused)[]> {
+    const sentAtMs = this.#options.clock.monotonicMs()
+    const answers = await this.#options.protocol.askAgain(
+      places.map(({ name }) => name),
+      places.map(({ ticket }) => ticket),
+      this.holder.id,
+      sequence,
+    )
+    return answers.map((answer) =>
+      answer.isGranted
+        ? this.#grant(answer.token, sentAtMs, answer.deadlineMs ?? Number.POSITIVE_INFINITY)
+        : answer,
+    )
   }
 
   /**
@@ -235,41 +249,54 @@ export class Seat {
 
   /** Asks until it is known, or until the TTL has passed without an answer. Then it goes on asking quietly. */
   async giveBack(term: Term): Promise<HandOverOutcome> {
-    const done = this.use()
+    this.#inUse += 1
     try {
-      return await this.#release(term)
+      const sought = { term, startedMs: this.#options.clock.monotonicMs(), isUnsure: false, isSilent: false }
+      return (await this.#askBack(sought)) ?? (await this.#insist(sought))
     } finally {
-      done()
+      this.#inUse -= 1
     }
   }
 
-  #release(term: Term): Promise<HandOverOutcome> {
-    const { clock, logger, ttlMs } = this.#options
-    const startedMs = clock.monotonicMs()
+  /** One question about a term that is to be given back. Undefined: not known yet. */
+  async #askBack(sought: Sought): Promise<HandOverOutcome | undefined> {
+    const { term } = sought
+    const { clock, logger } = this.#options
+    try {
+      const { outcome, isHandedOver } = await this.#releases.add(term)
+      sought.isSilent = false
+      // Durable, unlike a release.
+      if (isHandedOver) return 'handed-over'
+      // While our holder lives nobody else can have freed it: an earlier request did, and its answer was lost.
+      if (outcome === 'released' || (outcome === 'not_held' && sought.isUnsure && this.holder.isAlive)) {
+        this.#givenBack.set(term.lease, { term, atMs: clock.monotonicMs() })
+        return 'released'
+      }
+      if (outcome === 'not_held') return sought.isUnsure ? 'unknown' : 'not-held'
+    } catch (error) {
+      sought.isUnsure = true
+      sought.isSilent = true
+      logger.debug(`fencepost: release of lease "${term.lease}" is sent again: ${String(error)}`)
+    }
+    return this.holder.isLost ? 'unknown' : undefined
+  }
+
+  /** Goes on asking, also when its caller is told that nobody knows. */
+  #insist(sought: Sought): Promise<HandOverOutcome> {
+    const { clock, ttlMs } = this.#options
     const { promise, resolve } = Promise.withResolvers<HandOverOutcome>()
     let sleepMs = 1
-    let isUnsure = false
-    const ask = async (): Promise<void> => {
-      try {
-        const { outcome, isHandedOver } = await this.#releases.add(term)
-        // Durable, unlike a release.
-        if (isHandedOver) return resolve('handed-over')
-        // While our holder lives nobody else can have freed it: an earlier request did, and its answer was lost.
-        if (outcome === 'released' || (outcome === 'not_held' && isUnsure && this.holder.isAlive)) {
-          this.#givenBack.set(term.lease, { term, atMs: clock.monotonicMs() })
-          return resolve('released')
-        }
-        if (outcome === 'not_held') return resolve(isUnsure ? 'unknown' : 'not-held')
-      } catch (error) {
-        isUnsure = true
-        logger.debug(`fencepost: release of lease "${term.lease}" is sent again: ${String(error)}`)
-        if (clock.monotonicMs() - startedMs >= ttlMs) resolve('unknown')
-      }
-      if (this.holder.isLost) return resolve('unknown')
+    const askLater = (): void => {
+      if (sought.isSilent && clock.monotonicMs() - sought.startedMs >= ttlMs) resolve('unknown')
       clock.after(sleepMs, () => void ask())
       sleepMs = Math.min(sleepMs * 2, 500)
     }
-    void ask()
+    const ask = async (): Promise<void> => {
+      const outcome = await this.#askBack(sought)
+      if (outcome === undefined) askLater()
+      else resolve(outcome)
+    }
+    askLater()
     return promise
   }
 
@@ -308,28 +335,28 @@ export class Seat {
   async #add<Request>(
     batchers: Map<string, Batcher<Request, Grant | Refused>>,
     key: string,
-    send: (requests: Request[]) => Promise<(Grant | Refused)[]>,
+    makeSend: () => Send<Request>,
     request: Request,
-    nameOf: (request: Request) => string,
+    subjectOf: (request: Request) => string,
   ): Promise<Grant | Refused> {
     let batcher = batchers.get(key)
     if (batcher === undefined) {
       // Ways of asking may be many; those that nobody uses are not kept.
       const onIdle = (): void => void (batchers.size > 4 && batchers.delete(key))
-      batcher = new Batcher(send, nameOf, { onIdle })
+      batcher = new Batcher(makeSend(), subjectOf, { onIdle, crowd: () => this.#inUse })
       batchers.set(key, batcher)
     }
-    const done = this.use()
+    this.#inUse += 1
     try {
       const answer = await batcher.add(request)
       // A grant is durable, and with it the release that came before.
-      if (answer.isGranted) this.granted(nameOf(request))
+      if (answer.isGranted) this.granted(subjectOf(request))
       return answer
     } catch (error) {
       this.#noticeEnd(error)
       throw error
     } finally {
-      done()
+      this.#inUse -= 1
     }
   }
 
@@ -346,4 +373,19 @@ export class Seat {
       throw error
     }
   }
+}
+
+const itself = (name: string): string => name
+const nameOf = ({ name }: Place): string => name
+
+const keys = new WeakMap<Asking, string>()
+
+/** The same for all that are asked for alike. Those who ask without options share one object. */
+function keyOf(asking: Asking): string {
+  let key = keys.get(asking)
+  if (key === undefined) {
+    key = JSON.stringify(asking)
+    keys.set(asking, key)
+  }
+  return key
 }
