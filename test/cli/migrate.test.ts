@@ -38,6 +38,8 @@ test('migrate installs the schema, and nothing when it is called again', async (
       'applied 0005_acquire_all',
       'applied 0006_waiting',
       'applied 0007_operators',
+      'applied 0008_placeholder',
+      'applied 0009_cheaper_fence',
       '',
     ].join('\n'),
     stderr: '',
@@ -74,6 +76,8 @@ test('--down removes the newest migration, and tokens go on rising after the nex
   }
   const before = await token()
   for (const name of [
+    '0009_cheaper_fence',
+    '0008_placeholder',
     '0007_operators',
     '0006_waiting',
     '0005_acquire_all',

@@ -17,6 +17,8 @@ const migrations = [
   '0005_acquire_all',
   '0006_waiting',
   '0007_operators',
+  '0008_placeholder',
+  '0009_cheaper_fence',
 ]
 
 /** Takes migration after migration back, and tells which. */
