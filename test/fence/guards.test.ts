@@ -192,6 +192,29 @@ for (const { way, functionName, look, withoutLook, before } of [
 }
 
 guard(
+  "the wall's own lock on the lease row, against a session that says of itself that it holds the term",
+  'guard',
+  /\n\s*for share;/,
+  ';',
+  async (database) => {
+    const session = await database.session()
+    await database.query(`select fencepost.protect('written', 'lease')`)
+    const a = await SqlHolder.join(database.pool)
+    const token = await a.take('lease')
+    await session.query('begin')
+    for (const setting of ['fencepost.fence', 'fencepost.held']) {
+      await session.query('select set_config($1, $2, true)', [setting, `${token}:${a.id}:lease`])
+    }
+    await write(session, token)
+    await a.expire()
+    const b = await SqlHolder.join(database.pool)
+    const [row] = await b.acquire('lease')
+    await session.query('commit')
+    return row?.token != null
+  },
+)
+
+guard(
   "acquire's lock on the lease row, against two takers at once",
   'acquire',
   /for update of l skip locked/,
