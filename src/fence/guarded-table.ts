@@ -109,19 +109,19 @@ export class GuardedTable {
    * outcomes apart, and no row outside the caller's condition can be taken for a stale one.
    */
   #guardedToken(eb: AnyBuilder, fence: Fence) {
-    // A column that lets nulls in has rows that no term has written.
-    const stamp = eb.fn.coalesce(eb.ref(`${this.name}.${this.fenceColumn}` as 'guarded.fence'), eb.lit(0))
+    const stamp = eb.ref(`${this.name}.${this.fenceColumn}` as 'guarded.fence')
+    // A column that lets nulls in has rows that no term has written: null is not greater than anything.
     return eb
       .case()
-      .when(stamp, this.#isOnce ? '<' : '<=', eb.val(fence.term.token.toString()))
-      .then(tokenOf(eb, fence))
-      .else(
+      .when(stamp, this.#isOnce ? '>=' : '>', eb.val(fence.term.token.toString()))
+      .then(
         eb.fn('fencepost.refuse_stale', [
           eb.val(fence.term.lease),
           tokenOf(eb, fence),
           eb.cast(stamp, 'bigint'),
         ]),
       )
+      .else(tokenOf(eb, fence))
       .end()
   }
 

@@ -39,6 +39,7 @@ test('migrate installs the schema, and nothing when it is called again', async (
       'applied 0006_waiting',
       'applied 0007_operators',
       'applied 0008_plain_path',
+      'applied 0009_cheaper_fence',
       '',
     ].join('\n'),
     stderr: '',
@@ -75,6 +76,7 @@ test('--down removes the newest migration, and tokens go on rising after the nex
   }
   const before = await token()
   for (const name of [
+    '0009_cheaper_fence',
     '0008_plain_path',
     '0007_operators',
     '0006_waiting',

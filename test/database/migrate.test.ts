@@ -18,6 +18,7 @@ const migrations = [
   '0006_waiting',
   '0007_operators',
   '0008_plain_path',
+  '0009_cheaper_fence',
 ]
 
 /** Takes migration after migration back, and tells which. */

@@ -68,98 +68,149 @@ async function isOutOfOrder(database: TestDatabase): Promise<boolean> {
   return rows.some((row, index) => index > 0 && BigInt(row.token) < BigInt(rows[index - 1]!.token))
 }
 
+/** Fences the session's transaction by somebody else's lease. */
+async function fenceByAnother(database: TestDatabase, session: Client): Promise<void> {
+  const holder = await SqlHolder.join(database.pool)
+  await holder.fence(session, 'another', await holder.take('another'))
+}
+
+// The first term of a transaction goes another way through the fence than those after it.
+for (const { way, functionName, look, withoutLook, before } of [
+  {
+    way: 'the first term',
+    functionName: 'fence',
+    look: /h\.ended_at is null and h\.expires_at > clock_timestamp\(\) and /,
+    withoutLook: '',
+    before: async () => {},
+  },
+  {
+    way: 'a further term',
+    functionName: 'hold_term',
+    look: /if not found or hold_term.deadline <= clock_timestamp\(\) then/,
+    withoutLook: 'if hold_term.deadline <= clock_timestamp() then',
+    before: fenceByAnother,
+  },
+]) {
+  guard(
+    `the fence's lock on the lease row, against a take-over in mid-transaction (${way})`,
+    functionName,
+    /\n\s*for share of l;/,
+    ';',
+    async (database) => {
+      const [one, two] = [await database.session(), await database.session()]
+      const a = await SqlHolder.join(database.pool)
+      const tokenA = await a.take('lease')
+      await one.query('begin')
+      await before(database, one)
+      await a.fence(one, 'lease', tokenA)
+      await a.expire()
+      const b = await SqlHolder.join(database.pool)
+      const [row] = await b.acquire('lease')
+      if (row?.token != null) {
+        await two.query('begin')
+        await b.fence(two, 'lease', BigInt(row.token))
+        await write(two, BigInt(row.token))
+        await two.query('commit')
+      }
+      await write(one, tokenA)
+      await one.query('commit')
+      return isOutOfOrder(database)
+    },
+  )
+
+  guard(
+    `the fence's comparison of the token, against a term that was succeeded by the same holder's next (${way})`,
+    functionName,
+    /and l\.token = p_token/,
+    '',
+    async (database) => {
+      const session = await database.session()
+      const a = await SqlHolder.join(database.pool)
+      const older = await a.take('lease')
+      await a.release('lease', older)
+      const newer = await a.take('lease')
+      await write(session, newer)
+      await session.query('begin')
+      await before(database, session)
+      const isRefused = await a.fence(session, 'lease', older).then(
+        () => false,
+        (error: { code: string }) => error.code === 'FP001',
+      )
+      if (!isRefused) await write(session, older)
+      await session.query('commit')
+      return isOutOfOrder(database)
+    },
+  )
+
+  guard(
+    `the fence's comparison of the holder, against equal tokens after a failover that lost a grant (${way})`,
+    functionName,
+    /and l\.holder_id = p_holder/,
+    '',
+    async (database) => {
+      const session = await database.session()
+      const a = await SqlHolder.join(database.pool)
+      const token = await a.take('lease')
+      // The new primary never saw the grant to A, and granted the same number to B.
+      const b = await SqlHolder.join(database.pool)
+      await database.query(`update fencepost.lease set holder_id = $1 where name = 'lease'`, [b.id])
+      await session.query('begin')
+      await before(database, session)
+      const isAccepted = await a.fence(session, 'lease', token).then(
+        () => true,
+        () => false,
+      )
+      await session.query('rollback')
+      return isAccepted
+    },
+  )
+
+  guard(
+    `the fence's look at the holder, against fenced transactions that follow each other for ever (${way})`,
+    functionName,
+    look,
+    withoutLook,
+    async (database) => {
+      const [one, two] = [await database.session(), await database.session()]
+      const a = await SqlHolder.join(database.pool)
+      const token = await a.take('lease')
+      await one.query('begin')
+      await a.fence(one, 'lease', token)
+      await a.expire()
+      // Before one ends, the next begins: whoever wants the lease never finds its row unlocked.
+      await two.query('begin')
+      await before(database, two)
+      const began = await a.fence(two, 'lease', token).then(
+        () => true,
+        () => false,
+      )
+      await one.query('commit')
+      await two.query('rollback')
+      return began
+    },
+  )
+}
+
 guard(
-  "the fence's lock on the lease row, against a take-over in mid-transaction",
-  'hold_term',
-  /\n\s*for share of l;/,
+  "the wall's own lock on the lease row, against a session that says of itself that it holds the term",
+  'guard',
+  /\n\s*for share;/,
   ';',
   async (database) => {
-    const [one, two] = [await database.session(), await database.session()]
+    const session = await database.session()
+    await database.query(`select fencepost.protect('written', 'lease')`)
     const a = await SqlHolder.join(database.pool)
-    const tokenA = await a.take('lease')
-    await one.query('begin')
-    await a.fence(one, 'lease', tokenA)
+    const token = await a.take('lease')
+    await session.query('begin')
+    for (const setting of ['fencepost.fence', 'fencepost.held']) {
+      await session.query('select set_config($1, $2, true)', [setting, `${token}:${a.id}:lease`])
+    }
+    await write(session, token)
     await a.expire()
     const b = await SqlHolder.join(database.pool)
     const [row] = await b.acquire('lease')
-    if (row?.token != null) {
-      await two.query('begin')
-      await b.fence(two, 'lease', BigInt(row.token))
-      await write(two, BigInt(row.token))
-      await two.query('commit')
-    }
-    await write(one, tokenA)
-    await one.query('commit')
-    return isOutOfOrder(database)
-  },
-)
-
-guard(
-  "the fence's comparison of the token, against a term that was succeeded by the same holder's next",
-  'hold_term',
-  /and l\.token = p_token/,
-  '',
-  async (database) => {
-    const session = await database.session()
-    const a = await SqlHolder.join(database.pool)
-    const older = await a.take('lease')
-    await a.release('lease', older)
-    const newer = await a.take('lease')
-    await write(session, newer)
-    await session.query('begin')
-    const isRefused = await a.fence(session, 'lease', older).then(
-      () => false,
-      (error: { code: string }) => error.code === 'FP001',
-    )
-    if (!isRefused) await write(session, older)
     await session.query('commit')
-    return isOutOfOrder(database)
-  },
-)
-
-guard(
-  "the fence's comparison of the holder, against equal tokens after a failover that lost a grant",
-  'hold_term',
-  /and l\.holder_id = p_holder/,
-  '',
-  async (database) => {
-    const session = await database.session()
-    const a = await SqlHolder.join(database.pool)
-    const token = await a.take('lease')
-    // The new primary never saw the grant to A, and granted the same number to B.
-    const b = await SqlHolder.join(database.pool)
-    await database.query('update fencepost.lease set holder_id = $1', [b.id])
-    await session.query('begin')
-    const isAccepted = await a.fence(session, 'lease', token).then(
-      () => true,
-      () => false,
-    )
-    await session.query('rollback')
-    return isAccepted
-  },
-)
-
-guard(
-  "the fence's look at the holder, against fenced transactions that follow each other for ever",
-  'hold_term',
-  /if not found or hold_term.deadline <= clock_timestamp\(\) then/,
-  'if hold_term.deadline <= clock_timestamp() then',
-  async (database) => {
-    const [one, two] = [await database.session(), await database.session()]
-    const a = await SqlHolder.join(database.pool)
-    const token = await a.take('lease')
-    await one.query('begin')
-    await a.fence(one, 'lease', token)
-    await a.expire()
-    // Before one ends, the next begins: whoever wants the lease never finds its row unlocked.
-    await two.query('begin')
-    const began = await a.fence(two, 'lease', token).then(
-      () => true,
-      () => false,
-    )
-    await one.query('commit')
-    await two.query('rollback')
-    return began
+    return row?.token != null
   },
 )
 

@@ -379,7 +379,8 @@ describe('SET TRANSACTION as the first statement of a transaction', () => {
       await client.query(`set lock_timeout = '50ms'`)
       await client.query('begin')
       await blocker.query('begin')
-      const lock = 'select from fencepost.lease where name = $1 for update'
+      // A lock of the kind that is handed over in order: the fence that comes next waits behind the blocker.
+      const lock = 'select pg_advisory_xact_lock(1178947139, fencepost.fence_key($1))'
       const blocking = blocker.query(lock, [lease.name])
       const waiting = `select from pg_stat_activity where query = $1 and wait_event_type = 'Lock'`
       await expect.poll(() => database.query(waiting, [lock])).toHaveLength(1)
