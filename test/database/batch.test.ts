@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest'
 import { useDatabase } from '../support/database.ts'
-import { SqlHolder, useBatches } from '../support/sql-holder.ts'
+import { SqlHolder, useBatches, waitsOrAnswers } from '../support/sql-holder.ts'
 
 const database = useDatabase()
 
@@ -45,6 +45,31 @@ describe('a batch that is granted whole', () => {
       `select last_token from fencepost.token_sequence where name = 'default'`,
     )
     expect(BigInt(sequence!.last_token)).toBe(first + BigInt(names.length - 1))
+  })
+
+  test.each([1, 2])('of %i cannot be given up, nor its holder ended, before it commits', async (count) => {
+    for (const end of [
+      (holder: SqlHolder) => database.query('select fencepost.void_attempts($1, 1)', [holder.id]),
+      (holder: SqlHolder) => database.query('select fencepost.end_holder($1)', [holder.id]),
+    ]) {
+      const names = ['open-a', 'open-b'].slice(0, count)
+      await free(...names)
+      const holder = await SqlHolder.join(database.pool)
+      const blocker = await database.session()
+      await blocker.query('begin')
+      await blocker.query(`select from fencepost.token_sequence where name = 'default' for update`)
+      const granting = acquire(holder, names)
+      expect(await waitsOrAnswers(database.pool, granting)).toBe('waits')
+      const ending = end(holder)
+      expect(await waitsOrAnswers(database.pool, ending, 2)).toBe('waits')
+      // A heartbeat is not kept waiting.
+      await database.query('select fencepost.beat($1)', [holder.id])
+      await blocker.query('commit')
+      expect(await granting).toHaveLength(1)
+      await ending
+      await database.query('select fencepost.end_holder($1)', [holder.id])
+      await database.query('update fencepost.lease set holder_id = null where name = any ($1)', [names])
+    }
   })
 
   test('takes the terms of the request', async () => {
