@@ -101,22 +101,35 @@ export async function withWatchedSession<DB, T>(
 ): Promise<T> {
   return session.getExecutor().provideConnection(async (connection) => {
     const watch = new ClientWatch(connection)
-    // oxlint-disable-next-line typescript/unbound-method -- It is called on its connection.
-    const { executeQuery } = connection
-    connection.executeQuery = (query, options) => {
-      connection.executeQuery = executeQuery
-      return watch.first(() => executeQuery.call(connection, query, options)) as never
-    }
+    const unhook = watch.client === undefined ? hookFirst(connection, watch) : undefined
     try {
       return await run(watch)
     } catch (error) {
       watch.discardIfLost(error)
       throw error
     } finally {
-      connection.executeQuery = executeQuery
+      unhook?.()
       watch.stop()
     }
   })
+}
+
+/** Lets the watch see the first statement of a connection, and gives what takes that back. */
+function hookFirst(connection: DatabaseConnection, watch: ClientWatch): () => void {
+  const isOwn = Object.hasOwn(connection, 'executeQuery')
+  // oxlint-disable-next-line typescript/unbound-method -- It is called on its connection.
+  const { executeQuery } = connection
+  const hook: typeof executeQuery = (query, options) => {
+    unhook()
+    return watch.first(() => executeQuery.call(connection, query, options)) as never
+  }
+  const unhook = (): void => {
+    if (connection.executeQuery !== hook) return
+    if (isOwn) connection.executeQuery = executeQuery
+    else delete (connection as Partial<DatabaseConnection>).executeQuery
+  }
+  connection.executeQuery = hook
+  return unhook
 }
 
 const quiet = new WeakSet<object>()
