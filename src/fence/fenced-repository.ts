@@ -461,7 +461,7 @@ type GuardedWrite = (
 interface RowWrite {
   readonly shape: string
   readonly values: readonly unknown[]
-  build(values: readonly unknown[], under: Fence): GuardedWrite
+  readonly build: (values: readonly unknown[], under: Fence) => GuardedWrite
 }
 
 /** The columns that have a value: Kysely leaves out those that are undefined. */

@@ -94,9 +94,7 @@ describe.each([
           })
           await accounts.insert(fence, { id: 2, status: null, amount: turn })
           expect(await accounts.delete(fence, 2)).toMatchObject({ id: 2, amount: turn })
-          expect(
-            await accounts.update(fence, 7, { amount: turn, status: undefined as never }),
-          ).toBeUndefined()
+          expect(await accounts.update(fence, 7, { amount: turn, status: undefined })).toBeUndefined()
         },
         camel as never,
       )
