@@ -44,12 +44,12 @@ const tries = (waiters: number, quick?: number): Goal => ({
   figure: (results) => handOverOf(results, waiters)?.tries,
 })
 
-const fenced = (workers: number, quick: number): Goal => ({
+const fenced = (way: string, base: string, workers: number, quick?: number): Goal => ({
   number: 6,
-  what: `fenced transaction ÷ unfenced, ${workers} worker${workers === 1 ? '' : 's'}`,
+  what: `${way} transaction ÷ ${base}, ${workers} worker${workers === 1 ? '' : 's'}`,
   atLeast: 0.95,
-  quick,
-  figure: ({ fence }) => against(fence, workers, 'fenced', 'unfenced'),
+  ...(quick === undefined ? {} : { quick }),
+  figure: ({ fence }) => against(fence, workers, way, base),
 })
 
 const written = (workers: number, quick: number): Goal => ({
@@ -129,9 +129,18 @@ export const goals: readonly Goal[] = [
     atMost: 2,
     figure: (results) => results['take-over']?.questionsPerTtl,
   },
-  fenced(1, 0.25),
-  fenced(8, 0.25),
-  fenced(64, 0.25),
+  fenced('fenced', 'unfenced', 1, 0.25),
+  fenced('fenced', 'unfenced', 8, 0.25),
+  fenced('fenced', 'unfenced', 64, 0.25),
+  fenced('fenced, with the first statement', 'unfenced', 1, 0.25),
+  fenced('fenced, with the first statement', 'unfenced', 8, 0.25),
+  fenced('fenced, with the first statement', 'unfenced', 64, 0.25),
+  fenced('fenced, Kysely', 'unfenced, Kysely', 1, 0.25),
+  fenced('fenced, Kysely', 'unfenced, Kysely', 8, 0.25),
+  fenced('fenced, Kysely', 'unfenced, Kysely', 64, 0.25),
+  fenced('fenced, Kysely, with the first statement', 'unfenced, Kysely', 1, 0.25),
+  fenced('fenced, Kysely, with the first statement', 'unfenced, Kysely', 8, 0.25),
+  fenced('fenced, Kysely, with the first statement', 'unfenced, Kysely', 64, 0.25),
   written(1, 0.2),
   written(8, 0.2),
   written(64, 0.2),

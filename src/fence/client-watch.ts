@@ -1,32 +1,38 @@
 import type { DatabaseConnection, Kysely } from 'kysely'
 import { Client } from 'pg'
-import { isStandbyWarning } from '../database/connection.ts'
 import { isConnectionLoss } from './fence-failure.ts'
+import { TransactionWatch } from './transaction-watch.ts'
+
+/** The clients behind the connections of Kysely's own dialect, which keeps one connection for each client. */
+const clients = new WeakMap<DatabaseConnection, Client>()
 
 /** Listens to the client behind a connection of Kysely's. */
 export class ClientWatch {
   readonly #connection: DatabaseConnection
   #client: Client | undefined
-  #isLost = false
-  isCommitDoubtful = false
-  readonly #onLoss = (): void => {
-    this.#isLost = true
-  }
-  readonly #onNotice = (notice: { routine?: string | undefined }): void => {
-    if (isStandbyWarning(notice)) this.isCommitDoubtful = true
-  }
+  #watch: TransactionWatch | undefined
 
   constructor(connection: DatabaseConnection) {
     this.#connection = connection
+    this.#watchClient(clients.get(connection))
   }
 
-  /** Undefined when it is of another copy of `pg`, or of no `pg` at all. */
+  /** Undefined when it is of another copy of `pg`, or of no `pg` at all, and before the first statement of a connection. */
   get client(): Client | undefined {
     return this.#client
   }
 
+  /** What the client says. Undefined as the client is. */
+  get transactionWatch(): TransactionWatch | undefined {
+    return this.#watch
+  }
+
   get isLost(): boolean | undefined {
-    return this.#client === undefined ? undefined : this.#isLost
+    return this.#watch?.isLost
+  }
+
+  get isCommitDoubtful(): boolean {
+    return this.#watch?.isCommitDoubtful === true
   }
 
   /**
@@ -34,6 +40,7 @@ export class ClientWatch {
    * the copy that fencepost uses. With another copy the pool's owner has to listen to its clients' errors.
    */
   first<T>(send: () => Promise<T>): Promise<T> {
+    if (this.#client !== undefined) return send()
     const prototype = Client.prototype as { query: (...args: unknown[]) => unknown }
     const { query } = prototype
     let seen: Client | undefined
@@ -46,12 +53,15 @@ export class ClientWatch {
       return send()
     } finally {
       prototype.query = query
-      this.#client = seen
-      if (seen !== undefined) quieten(seen)
-      seen?.on('error', this.#onLoss)
-      seen?.on('notice', this.#onNotice)
+      this.#watchClient(seen)
       if (seen === undefined) warnOfOtherCopy(this.#connection)
+      else if (isOfKysely(this.#connection)) clients.set(this.#connection, seen)
     }
+  }
+
+  #watchClient(client: Client | undefined): void {
+    this.#client = client
+    this.#watch = client && new TransactionWatch(client)
   }
 
   /** A pool takes a broken client back as long as nobody has ended it, and the next borrower would meet the break. */
@@ -60,16 +70,19 @@ export class ClientWatch {
   }
 
   stop(): void {
-    this.#client?.off('error', this.#onLoss)
-    this.#client?.off('notice', this.#onNotice)
+    this.#watch?.stop()
   }
+}
+
+function isOfKysely(connection: DatabaseConnection): boolean {
+  return connection.constructor.name === 'PostgresConnection'
 }
 
 let hasWarned = false
 
 /** Only Kysely's own dialect for `pg` is of interest: other drivers do not end the process over a lost connection. */
 function warnOfOtherCopy(connection: DatabaseConnection): void {
-  if (hasWarned || connection.constructor.name !== 'PostgresConnection') return
+  if (hasWarned || !isOfKysely(connection)) return
   hasWarned = true
   process.emitWarning(
     'the Kysely that was passed in uses another copy of pg than fencepost. A fenced transaction whose connection breaks would ' +
@@ -88,22 +101,35 @@ export async function withWatchedSession<DB, T>(
 ): Promise<T> {
   return session.getExecutor().provideConnection(async (connection) => {
     const watch = new ClientWatch(connection)
-    // oxlint-disable-next-line typescript/unbound-method -- It is called on its connection.
-    const { executeQuery } = connection
-    connection.executeQuery = (query, options) => {
-      connection.executeQuery = executeQuery
-      return watch.first(() => executeQuery.call(connection, query, options)) as never
-    }
+    const unhook = watch.client === undefined ? hookFirst(connection, watch) : undefined
     try {
       return await run(watch)
     } catch (error) {
       watch.discardIfLost(error)
       throw error
     } finally {
-      connection.executeQuery = executeQuery
+      unhook?.()
       watch.stop()
     }
   })
+}
+
+/** Lets the watch see the first statement of a connection, and gives what takes that back. */
+function hookFirst(connection: DatabaseConnection, watch: ClientWatch): () => void {
+  const isOwn = Object.hasOwn(connection, 'executeQuery')
+  // oxlint-disable-next-line typescript/unbound-method -- It is called on its connection.
+  const { executeQuery } = connection
+  const hook: typeof executeQuery = (query, options) => {
+    unhook()
+    return watch.first(() => executeQuery.call(connection, query, options)) as never
+  }
+  const unhook = (): void => {
+    if (connection.executeQuery !== hook) return
+    if (isOwn) connection.executeQuery = executeQuery
+    else delete (connection as Partial<DatabaseConnection>).executeQuery
+  }
+  connection.executeQuery = hook
+  return unhook
 }
 
 const quiet = new WeakSet<object>()

@@ -54,8 +54,13 @@ export function fenceStatement(term: Term, bounds: FenceBounds = {}): Statement 
   }
 }
 
+const literals = new WeakMap<Term, string>()
+
 /** The same call as a statement without parameters, for sending it together with `begin`. */
 export function fenceLiteral(term: Term, bounds: FenceBounds): string {
+  const isBounded = bounds.idleTimeout !== undefined || bounds.timeout !== undefined
+  const known = isBounded ? undefined : literals.get(term)
+  if (known !== undefined) return known
   const { idleMs, timeoutMs } = boundsInMs(bounds)
   const values = [
     quote(term.lease),
@@ -64,14 +69,20 @@ export function fenceLiteral(term: Term, bounds: FenceBounds): string {
     idleMs ?? 'null',
     timeoutMs ?? 'null',
   ]
-  return `select fencepost.fence(${values.join(', ')})`
+  const literal = `select fencepost.fence(${values.join(', ')})`
+  // Every transaction of a term begins with it.
+  if (!isBounded) literals.set(term, literal)
+  return literal
+}
+
+/** The same for each term of a fence. */
+export function fenceCallsOf(fence: Fence, bounds: FenceBounds): string[] {
+  return termsOf(fence).map((term) => fenceLiteral(term, bounds))
 }
 
 /** The same for all terms of a fence: several calls in one message. */
 export function fenceLiterals(fence: Fence, bounds: FenceBounds): string {
-  return termsOf(fence)
-    .map((term) => fenceLiteral(term, bounds))
-    .join('; ')
+  return fenceCallsOf(fence, bounds).join('; ')
 }
 
 /** What `lease.fence` needs of a database client: `pg`'s Client and PoolClient have it. */

@@ -15,6 +15,7 @@ import { sqlStateOf } from '../database/failure.ts'
 import { DatabaseError, InvalidArgumentError, ProtectedError, SequenceMismatchError } from '../errors.ts'
 import type { Term } from '../lease/term.ts'
 import { withWatchedSession } from './client-watch.ts'
+import { CompiledWrites } from './compiled-write.ts'
 import { checkName } from '../lease/name.ts'
 import { type Fence, termsOf } from './fence.ts'
 import { doubtfulCommit, termAtFault } from './fence-failure.ts'
@@ -114,6 +115,7 @@ export class FencedRepository<
   readonly #table: GuardedTable
   readonly #sequence: string
   readonly #guard: string | undefined
+  readonly #compiled: CompiledWrites
 
   constructor(db: Kysely<DB>, table: TB, options: RepositoryOptions<K> & FenceColumnOption<F>) {
     const key: readonly string[] = typeof options.key === 'string' ? [options.key] : options.key
@@ -127,13 +129,14 @@ export class FencedRepository<
     this.db = db
     this.#rows = db as unknown as Kysely<AnyTable>
     this.#table = new GuardedTable(table, key, options.fenceColumn ?? 'fence_token', options.once ?? false)
+    this.#compiled = new CompiledWrites(this.#rows)
     this.#sequence = options.sequence ?? 'default'
     this.#guard = options.lease === undefined ? undefined : checkName('lease', options.lease)
   }
 
   /** The row, or undefined. A read needs no fence; pass a transaction to read inside it. */
   async find(key: RowKey<DB, TB, K>, tx?: Transaction<DB>): Promise<Selectable<DB[TB]> | undefined> {
-    const keyIs = this.#table.keyIs(key)
+    const keyIs = this.#table.keyIs(this.#table.keyValues(key))
     const read = (rows: Kysely<AnyTable>): Promise<unknown> =>
       rows.selectFrom(this.#table.name).selectAll().where(keyIs).executeTakeFirst()
     const row = await this.#ask(
@@ -154,7 +157,7 @@ export class FencedRepository<
     const query = this.#within(tx)
       .selectFrom(this.#table.name)
       .selectAll()
-      .where(this.#table.keyIs(key))
+      .where(this.#table.keyIs(this.#table.keyValues(key)))
       .forUpdate()
     return (await this.#ask({ term: tx.term, stage: 'in transaction' }, () => query.executeTakeFirst())) as
       | Selectable<DB[TB]>
@@ -163,7 +166,8 @@ export class FencedRepository<
 
   /** Inserts a row and returns it as it is then. A duplicate key is the database's error, unchanged. */
   async insert(fence: Fence | FencedTransaction<DB>, row: NewRow<DB, TB, F>): Promise<Selectable<DB[TB]>> {
-    const [inserted] = await this.insertMany(fence, [row])
+    const under = this.#under(fence)
+    const [inserted] = await this.#writeRow(fence, under, this.#insertOf('insert', row))
     return this.#inserted(inserted)
   }
 
@@ -185,11 +189,19 @@ export class FencedRepository<
     key: RowKey<DB, TB, K>,
     patch: Patch<DB, TB, F>,
   ): Promise<Selectable<DB[TB]> | undefined> {
-    const keyIs = this.#table.keyIs(key)
+    const keyValues = this.#table.keyValues(key)
     const under = this.#under(fence)
-    const [row] = await this.#write(fence, under, (builder) =>
-      this.#table.update(builder, under, patch).where(keyIs).returningAll(),
-    )
+    this.#table.assertNotFenceColumn(patch)
+    const { columns, values } = columnsOf(patch)
+    const [row] = await this.#writeRow(fence, under, {
+      shape: ['update', ...columns].join('\u0000'),
+      values: [...values, ...keyValues],
+      build: (given, by) => (builder) =>
+        this.#table
+          .update(builder, by, rowOf(columns, given))
+          .where(this.#table.keyIs(given.slice(columns.length)))
+          .returningAll(),
+    })
     return row as Selectable<DB[TB]> | undefined
   }
 
@@ -222,9 +234,7 @@ export class FencedRepository<
    */
   async upsert(fence: Fence | FencedTransaction<DB>, row: NewRow<DB, TB, F>): Promise<Selectable<DB[TB]>> {
     const under = this.#under(fence)
-    const [written] = await this.#write(fence, under, (builder) =>
-      this.#table.upsert(builder, under, row).returningAll(),
-    )
+    const [written] = await this.#writeRow(fence, under, this.#insertOf('upsert', row))
     return this.#inserted(written)
   }
 
@@ -233,11 +243,14 @@ export class FencedRepository<
     fence: Fence | FencedTransaction<DB>,
     key: RowKey<DB, TB, K>,
   ): Promise<Selectable<DB[TB]> | undefined> {
-    const keyIs = this.#table.keyIs(key)
+    const keyValues = this.#table.keyValues(key)
     const under = this.#under(fence)
-    const [row] = await this.#write(fence, under, (builder) =>
-      this.#table.delete(builder, under).where(keyIs).returningAll(),
-    )
+    const [row] = await this.#writeRow(fence, under, {
+      shape: 'delete',
+      values: keyValues,
+      build: (given, by) => (builder) =>
+        this.#table.delete(builder, by).where(this.#table.keyIs(given)).returningAll(),
+    })
     if (row === undefined) return undefined
     const { [guardColumn]: _, ...deleted } = row
     return deleted as Selectable<DB[TB]>
@@ -253,6 +266,21 @@ export class FencedRepository<
       this.#table.delete(builder, under).where(where as unknown as Condition)
     // The guard stands in RETURNING, so the rows that come back are the count.
     return this.#count(fence, under, async (rows) => (await remove(rows).execute()).length, remove)
+  }
+
+  #insertOf(kind: 'insert' | 'upsert', row: object): RowWrite {
+    this.#table.assertNotFenceColumn(row)
+    const { columns, values } = columnsOf(row)
+    return {
+      shape: [kind, ...columns].join('\u0000'),
+      values,
+      build: (given, by) => (builder) => {
+        const written = rowOf(columns, given)
+        return kind === 'insert'
+          ? this.#table.insert(builder, by, [written]).returningAll()
+          : this.#table.upsert(builder, by, written).returningAll()
+      },
+    }
   }
 
   #inserted(row: unknown): Selectable<DB[TB]> {
@@ -296,14 +324,58 @@ export class FencedRepository<
       fence,
       under,
       (rows) => write(rows).execute(),
-      (rows) =>
-        rows
-          .with(writeName, write)
-          .selectFrom(writeName)
-          .selectAll()
-          .where((eb) => eb.and(fenceCalls(rows, fence).map((call) => eb(call, 'is not', null))))
-          .execute(),
+      (rows) => this.#fencedBy(fence, rows, write).execute(),
     )
+  }
+
+  /** The same for one row, whose text is built once for each set of columns. */
+  #writeRow(
+    fence: Fence | FencedTransaction<DB>,
+    under: Fence,
+    { shape, values, build }: RowWrite,
+  ): Promise<AnyRow[]> {
+    const { lease, token } = under.term
+    const guarding = [lease, token.toString()]
+    const count = values.length
+    return this.#run(
+      fence,
+      under,
+      async (rows) => {
+        const query = this.#compiled.query(rows, shape, values, guarding, (given) =>
+          build(given.slice(0, count), { term: termOf(given.slice(count)) })(rows),
+        )
+        return query === undefined
+          ? build(values, under)(rows).execute()
+          : (await rows.executeQuery(query)).rows
+      },
+      async (rows) => {
+        const terms = termsOf(fence)
+        const fencing = terms.flatMap((term) => [term.lease, term.token.toString(), term.holderId])
+        const query = this.#compiled.query(
+          rows,
+          `${terms.length} ${shape}`,
+          values,
+          [...guarding, ...fencing],
+          (given) => {
+            const by = { term: termOf(given.slice(count)) }
+            const own = terms.map((_, index) => termOf(given.slice(count + 2 + index * 3)))
+            return this.#fencedBy({ term: own[0]!, terms: own }, rows, build(given.slice(0, count), by))
+          },
+        )
+        return query === undefined
+          ? this.#fencedBy(fence, rows, build(values, under)).execute()
+          : (await rows.executeQuery(query)).rows
+      },
+    )
+  }
+
+  /** A write in one statement with the fence. */
+  #fencedBy(fence: Fence, rows: Kysely<AnyTable>, write: GuardedWrite) {
+    return rows
+      .with(writeName, write)
+      .selectFrom(writeName)
+      .selectAll()
+      .where((eb) => eb.and(fenceCalls(rows, fence).map((call) => eb(call, 'is not', null))))
   }
 
   /** The number of rows of a guarded statement: as `within` counts them in a transaction, else as the database does. */
@@ -384,6 +456,28 @@ type GuardedWrite = (
   | InsertQueryBuilder<AnyTable, 'guarded', AnyRow>
   | UpdateQueryBuilder<AnyTable, 'guarded', 'guarded', AnyRow>
   | DeleteQueryBuilder<AnyTable, 'guarded', AnyRow>
+
+/** The write of one row, as its values and what they are put into. Writes of one shape differ in nothing else. */
+interface RowWrite {
+  readonly shape: string
+  readonly values: readonly unknown[]
+  readonly build: (values: readonly unknown[], under: Fence) => GuardedWrite
+}
+
+/** The columns that have a value: Kysely leaves out those that are undefined. */
+function columnsOf(row: object): { columns: string[]; values: unknown[] } {
+  const entries = Object.entries(row).filter(([, value]) => value !== undefined)
+  return { columns: entries.map(([column]) => column), values: entries.map(([, value]) => value) }
+}
+
+function rowOf(columns: readonly string[], values: readonly unknown[]): AnyRow {
+  return Object.fromEntries(columns.map((column, index) => [column, values[index]]))
+}
+
+/** A term of which only what goes into a statement is known, and that as text. */
+function termOf([lease = '', token, holderId = '']: readonly string[]): Term {
+  return { lease, token: token as unknown as Term['token'], holderId, sequence: '' }
+}
 
 interface Step {
   readonly term: Term | undefined

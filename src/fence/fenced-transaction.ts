@@ -1,9 +1,9 @@
 import type { IsolationLevel, Kysely, Transaction } from 'kysely'
-import type { Pool, PoolClient } from 'pg'
-import { isStandbyWarning } from '../database/connection.ts'
+import type { Client, Pool, PoolClient } from 'pg'
 import { InvalidArgumentError } from '../errors.ts'
-import { quieten } from './client-watch.ts'
-import { type Fence, type FenceBounds, fenceLiterals, termsOf } from './fence.ts'
+import { sendControl } from './control-query.ts'
+import { DeferredBegin } from './deferred-begin.ts'
+import { type Fence, type FenceBounds, fenceCallsOf, termsOf } from './fence.ts'
 import {
   type Phase,
   abortedTransaction,
@@ -24,9 +24,22 @@ export type FencedTransaction<DB> = Transaction<DB> & Fence
 export interface FencedTransactionOptions extends FenceBounds {
   /** Default: the session's. Safe at every level; above read committed, expect `TRANSACTION_RETRYABLE`. */
   readonly isolationLevel?: Exclude<IsolationLevel, 'snapshot'> | undefined
+  /**
+   * When the transaction begins. `at-once`, the default: before the work is called, which so starts only when the fence holds.
+   * `with-first-statement`: in the same message as the first statement of the work, which saves a round trip, and the time until
+   * then does not count as silence. That statement is fenced as every other; a refusal is thrown by it, and by the transaction
+   * whatever the work makes of it.
+   *
+   * Not guaranteed with it: that the term is checked before the work starts, or at all when the work sends nothing. A first
+   * statement that is a text of several, a cursor or a stream goes out after the beginning, and so does every one where `pg`
+   * pipelines, or is not the client; on a Kysely also the first one of each connection.
+   */
+  readonly begin?: 'at-once' | 'with-first-statement' | undefined
 }
 
 const rollbackWithinMs = 5000
+
+const beginnings = ['at-once', 'with-first-statement']
 
 const isolationLevels = ['read uncommitted', 'read committed', 'repeatable read', 'serializable']
 
@@ -72,7 +85,14 @@ export async function fencedTransaction<DB, T>(
       `isolationLevel must be one of ${isolationLevels.map((level) => `"${level}"`).join(', ')}; got "${isolationLevel as string}"`,
     )
   }
-  const statement = fenceLiterals(fence, options)
+  if (options.begin !== undefined && !beginnings.includes(options.begin)) {
+    throw new InvalidArgumentError(
+      'begin',
+      options.begin,
+      `begin must be one of ${beginnings.map((each) => `"${each}"`).join(', ')}; got "${options.begin as string}"`,
+    )
+  }
+  const calls = fenceCallsOf(fence, options)
   fence.assertHeld?.()
   const progress = new Progress()
   try {
@@ -81,18 +101,18 @@ export async function fencedTransaction<DB, T>(
           fence,
           source,
           work as (tx: FencedTransaction<DB>) => Promise<T>,
-          statement,
+          calls,
           options,
           progress,
         )
-      : await onPool(fence, source, work as (client: PoolClient) => Promise<T>, statement, options, progress)
+      : await onPool(fence, source, work as (client: PoolClient) => Promise<T>, calls, options, progress)
     if (progress.isCommitDoubtful) throw doubtfulCommit(fence.term)
     return result
   } catch (error) {
     // A rollback that fails on a dead connection must not hide why it was rolled back.
     const first = progress.failure === undefined ? error : progress.failure.error
     const term = termAtFault(first, termsOf(fence))
-    throw transactionFailure(first, progress.phase, term, progress.connectionIsLost())
+    throw transactionFailure(first, progress.phase, term, progress.watch?.isLost)
   }
 }
 
@@ -101,8 +121,8 @@ class Progress {
   phase: Phase = 'connecting'
   /** What ended the work. */
   failure: { readonly error: unknown } | undefined
-  /** Undefined when the connection cannot be observed. */
-  connectionIsLost: () => boolean | undefined = () => undefined
+  /** Undefined, or not able to tell, when the connection cannot be observed. */
+  watch: { readonly isLost: boolean | undefined } | undefined
   isCommitDoubtful = false
 }
 
@@ -110,7 +130,7 @@ async function onKysely<DB, T>(
   fence: Fence,
   db: Kysely<DB>,
   work: (tx: FencedTransaction<DB>) => Promise<T>,
-  statement: string,
+  calls: readonly string[],
   options: FencedTransactionOptions,
   progress: Progress,
 ): Promise<T> {
@@ -122,9 +142,9 @@ async function onKysely<DB, T>(
     )
   }
   return db.connection().execute((session) =>
-    withGuardedSession(session, fence.term, statement, async (watch) => {
+    withGuardedSession(session, fence, calls, options.begin === 'with-first-statement', async (watch) => {
       progress.phase = 'beginning'
-      progress.connectionIsLost = () => watch.isLost
+      progress.watch = watch
       const { isolationLevel } = options
       const transaction = session.transaction()
       const builder =
@@ -145,64 +165,61 @@ async function onKysely<DB, T>(
 }
 
 function asFenced<DB>(tx: Transaction<DB>, { term, terms }: Fence): FencedTransaction<DB> {
-  return Object.defineProperties(tx, {
-    term: { value: term },
-    terms: { value: terms },
-  }) as FencedTransaction<DB>
+  return Object.assign(tx, { term, terms })
 }
 
 async function onPool<T>(
   fence: Fence,
   pool: Pool,
   work: (client: PoolClient) => Promise<T>,
-  statement: string,
+  calls: readonly string[],
   options: FencedTransactionOptions,
   progress: Progress,
 ): Promise<T> {
   const client = await pool.connect()
   const watch = new TransactionWatch(client)
   const transaction = new OpenTransaction(watch)
-  let isLost = false
-  progress.connectionIsLost = () => isLost
+  progress.watch = watch
+  const { isolationLevel } = options
+  const begin = isolationLevel === undefined ? 'begin' : `begin isolation level ${isolationLevel}`
+  const pgClient = client as unknown as Client
+  const deferred =
+    options.begin === 'with-first-statement'
+      ? new DeferredBegin({ fence, client: pgClient, watch, transaction, begin, calls })
+      : undefined
   let isSpoilt = false
-  const onError = (): void => {
-    isLost = true
-  }
-  // See SessionWatch: a commit that a standby may not have is not known to be one.
-  const onNotice = (notice: { routine?: string | undefined }): void => {
-    if (isStandbyWarning(notice)) progress.isCommitDoubtful = true
-  }
-  quieten(client)
-  client.on('error', onError)
-  client.on('notice', onNotice)
   try {
-    progress.phase = 'beginning'
-    const level = options.isolationLevel === undefined ? '' : ` isolation level ${options.isolationLevel}`
-    await watch.expecting(() => client.query(`begin${level}; ${statement}`))
+    if (deferred === undefined) {
+      progress.phase = 'beginning'
+      await watch.expecting(() => sendControl(pgClient, `${begin}; ${calls.join('; ')}`))
+    }
     const result = await attempt(fence, progress, async () => {
-      const done = await work(guardedClient(client, transaction))
+      const done = await work(guardedClient(client, transaction, deferred))
       // What sends itself may be on its way still.
-      await transaction.idle()
+      if (transaction.isBusy) await transaction.idle()
       return done
     })
     transaction.beginEnd()
     // Refused when the work has ended the transaction and swallowed the error that said so.
     transaction.assertMaySend('commit')
-    const { command } = await transaction.commit(() => client.query('commit'))
+    if (deferred?.isPending === true) {
+      transaction.isOver()
+      return result
+    }
+    const command = await transaction.commit(() => sendControl(pgClient, 'commit'))
     if (command === 'ROLLBACK') throw abortedTransaction(fence.term)
+    progress.isCommitDoubtful = watch.isCommitDoubtful
     return result
   } catch (error) {
     transaction.isOver()
-    isSpoilt = !(await isRolledBack(client))
+    isSpoilt = deferred?.isPending !== true && !(await isRolledBack(client))
     if (progress.phase === 'beginning' && !isSpoilt) {
       throw await readOnlyFailure(error, fence.term, (sql) => client.query(sql))
     }
     throw error
   } finally {
-    client.off('error', onError)
-    client.off('notice', onNotice)
     watch.stop()
-    client.release(isSpoilt || isLost)
+    client.release(isSpoilt || watch.isLost)
   }
 }
 
@@ -227,7 +244,7 @@ async function attempt<T>(fence: Fence, progress: Progress, work: () => Promise<
     // The row lock would let it commit safely. But nobody should see one term both lost and committed.
     fence.assertHeld?.()
     // What was not sent cannot be in doubt.
-    if (progress.connectionIsLost() === true) throw cutOff(fence.term, new Error('the connection was lost'))
+    if (progress.watch?.isLost === true) throw cutOff(fence.term, new Error('the connection was lost'))
     progress.phase = 'committing'
     return result
   } catch (error) {

@@ -1,5 +1,6 @@
 import type { Client, PoolClient } from 'pg'
 import { InvalidArgumentError } from '../errors.ts'
+import type { DeferredBegin } from './deferred-begin.ts'
 import type { OpenTransaction } from './open-transaction.ts'
 
 type Query = (...args: unknown[]) => unknown
@@ -8,59 +9,104 @@ type Query = (...args: unknown[]) => unknown
  * A pool's client as the work of a fenced transaction gets it: it cannot end the transaction, and kept for longer it sends
  * nothing any more. Statements are sent one after the other, each when it is known that the one before has left the transaction
  * open; so is what sends itself, such as a cursor or a stream, and what comes after it.
+ *
+ * With `begin` the transaction begins with the first of them.
  */
-export function guardedClient(client: PoolClient, transaction: OpenTransaction): PoolClient {
-  const send = (args: unknown[]): unknown => (client.query as Query).apply(client, args)
-  let last: Promise<unknown> = Promise.resolve()
-  let waiting = 0
+export function guardedClient(
+  client: PoolClient,
+  transaction: OpenTransaction,
+  begin?: DeferredBegin,
+): PoolClient {
+  return new Proxy(client, new Guard(client, transaction, begin))
+}
 
-  const inTurn = async (step: () => Promise<unknown>): Promise<unknown> => {
-    waiting += 1
-    const answer = last.then(step).finally(() => (waiting -= 1))
-    last = answer.catch(() => {})
-    return answer
+class Guard implements ProxyHandler<PoolClient> {
+  readonly #client: PoolClient
+  readonly #transaction: OpenTransaction
+  readonly #begin: DeferredBegin | undefined
+  #last: Promise<unknown> | undefined
+  #waiting = 0
+
+  constructor(client: PoolClient, transaction: OpenTransaction, begin: DeferredBegin | undefined) {
+    this.#client = client
+    this.#transaction = transaction
+    this.#begin = begin
   }
 
-  const submit = (args: unknown[]): unknown => {
-    const text = textOf(args[0])
-    transaction.assertMaySend(text)
-    if (waiting === 0 && !transaction.isBusy) return send(args)
-    const sending = inTurn(async () => {
-      await transaction.idle()
-      transaction.assertMaySend(text)
-      send(args)
-    })
-    sending.catch((error: unknown) => fail(args, error, client))
-    return args[0]
+  get(client: PoolClient, property: string | symbol): unknown {
+    if (property === 'query') return this.#query
+    if (property === 'release') return refuseRelease
+    const value: unknown = Reflect.get(client, property, client)
+    return typeof value === 'function' ? value.bind(client) : value
   }
 
-  const ask = (args: unknown[]): Promise<unknown> =>
-    inTurn(() => transaction.send(textOf(args[0]), async () => send(args)))
-
-  const query: Query = (...args) => {
+  readonly #query: Query = (...args) => {
+    if (isSubmittable(args[0])) return this.#submitted(args)
     const callback = callbackOf(args)
-    if (isSubmittable(args[0])) {
-      try {
-        return submit(args)
-      } catch (error) {
-        if (callback === undefined) throw error
-        process.nextTick(callback, error)
-        return undefined
-      }
-    }
-    if (callback === undefined) return ask(args)
-    callBack(callback, ask(withoutCallback(args)))
+    if (callback === undefined) return this.#ask(args)
+    callBack(callback, this.#ask(withoutCallback(args)))
     return undefined
   }
 
-  return new Proxy(client, {
-    get(target, property) {
-      if (property === 'query') return query
-      if (property === 'release') return refuseRelease
-      const value: unknown = Reflect.get(target, property, target)
-      return typeof value === 'function' ? value.bind(target) : value
-    },
-  })
+  #ask(args: unknown[]): Promise<unknown> {
+    const text = textOf(args[0])
+    const transaction = this.#transaction
+    const begin = this.#begin
+    if (begin?.isPending === true) return this.#inTurn(() => begin.first(args, text))
+    if (this.#waiting > 0 || transaction.isBusy) {
+      return this.#inTurn(() => transaction.send(text, async () => this.#send(args)))
+    }
+    // Nothing has to be waited for, so nothing is put in a row.
+    try {
+      transaction.assertMaySend(text)
+      const sent = this.#send(args) as Promise<unknown>
+      this.#last = sent
+      return transaction.lookAfter(sent)
+    } catch (error) {
+      return Promise.reject(error)
+    }
+  }
+
+  #submitted(args: unknown[]): unknown {
+    try {
+      return this.#submit(args)
+    } catch (error) {
+      const callback = callbackOf(args)
+      if (callback === undefined) throw error
+      process.nextTick(callback, error)
+      return undefined
+    }
+  }
+
+  #submit(args: unknown[]): unknown {
+    const text = textOf(args[0])
+    const transaction = this.#transaction
+    const begin = this.#begin
+    transaction.assertMaySend(text)
+    const isFirst = begin?.isPending === true
+    if (!isFirst && this.#waiting === 0 && !transaction.isBusy) return this.#send(args)
+    const sending = this.#inTurn(async () => {
+      // What says nothing when it is done cannot tell whether the transaction has begun.
+      if (isFirst && begin.isPending) await begin.alone()
+      await transaction.idle()
+      transaction.assertMaySend(text)
+      this.#send(args)
+    })
+    sending.catch((error: unknown) => fail(args, error, this.#client))
+    return args[0]
+  }
+
+  #send(args: unknown[]): unknown {
+    return (this.#client.query as Query).apply(this.#client, args)
+  }
+
+  async #inTurn(step: () => Promise<unknown>): Promise<unknown> {
+    const isNext = this.#waiting === 0 && (this.#last === undefined || !this.#transaction.isBusy)
+    this.#waiting += 1
+    const answer = (isNext ? step() : this.#last!.then(step, step)).finally(() => (this.#waiting -= 1))
+    this.#last = answer.catch(() => {})
+    return answer
+  }
 }
 
 function refuseRelease(): never {

@@ -47,7 +47,7 @@ export class GuardedTable {
     fence: Fence,
     rows: readonly object[],
   ): InsertQueryBuilder<AnyTable, 'guarded', InsertResult> {
-    for (const row of rows) this.#assertNotFenceColumn(row)
+    for (const row of rows) this.assertNotFenceColumn(row)
     return builder
       .insertInto(this.name)
       .values((eb) => rows.map((row) => ({ ...row, [this.fenceColumn]: tokenOf(eb, fence) })))
@@ -58,7 +58,7 @@ export class GuardedTable {
     fence: Fence,
     patch: object,
   ): UpdateQueryBuilder<AnyTable, 'guarded', 'guarded', UpdateResult> {
-    this.#assertNotFenceColumn(patch)
+    this.assertNotFenceColumn(patch)
     return builder
       .updateTable(this.name)
       .set((eb) => ({ ...patch, [this.fenceColumn]: this.#guardedToken(eb, fence) }))
@@ -83,24 +83,35 @@ export class GuardedTable {
     return builder.deleteFrom(this.name).returning((eb) => this.#guardedToken(eb, fence).as(guardColumn))
   }
 
-  /** @throws InvalidArgumentError when the key lacks a value for one of its columns. */
-  keyIs(key: unknown): Condition {
-    const values: Record<string, unknown> =
+  /**
+   * What the key's columns are to be, in their order.
+   *
+   * @throws InvalidArgumentError when the key lacks a value for one of its columns.
+   */
+  keyValues(key: unknown): unknown[] {
+    const named: Record<string, unknown> =
       typeof key === 'object' && key !== null && this.#key.every((column) => column in key)
         ? (key as Record<string, unknown>)
         : this.#key.length === 1
           ? { [this.#key[0]!]: key }
           : {}
-    const missing = this.#key.find((column) => values[column] === undefined || values[column] === null)
-    if (missing !== undefined) {
+    const values = this.#key.map((column) => named[column])
+    const missing = values.findIndex((value) => value === undefined || value === null)
+    if (missing >= 0) {
       throw new InvalidArgumentError(
         'key',
         key,
-        `key must have a value for column "${missing}" of "${this.name}"`,
+        `key must have a value for column "${this.#key[missing]}" of "${this.name}"`,
       )
     }
+    return values
+  }
+
+  keyIs(values: readonly unknown[]): Condition {
     return (eb) =>
-      eb.and(this.#key.map((column) => eb(`${this.name}.${column}` as 'guarded.key', '=', values[column])))
+      eb.and(
+        this.#key.map((column, index) => eb(`${this.name}.${column}` as 'guarded.key', '=', values[index])),
+      )
   }
 
   /**
@@ -125,7 +136,8 @@ export class GuardedTable {
       .end()
   }
 
-  #assertNotFenceColumn(values: object): void {
+  /** @throws InvalidArgumentError when the caller would write the fence column. */
+  assertNotFenceColumn(values: object): void {
     if (this.fenceColumn in values) {
       throw new InvalidArgumentError(
         this.fenceColumn,

@@ -1,9 +1,19 @@
+import type { Client } from 'pg'
 import type { CompiledQuery, DatabaseConnection, Kysely, QueryResult } from 'kysely'
 import { ClientWatch } from './client-watch.ts'
-import type { Term } from '../lease/term.ts'
+import {
+  ClientHook,
+  type ConnectionGuard,
+  ConnectionHook,
+  type Execute,
+  type Stream,
+  type StreamOptions,
+} from './connection-hook.ts'
+import { sendControl } from './control-query.ts'
+import { DeferredBegin } from './deferred-begin.ts'
+import type { Fence } from './fence.ts'
 import { readOnlyFailure } from './fence-failure.ts'
 import { OpenTransaction } from './open-transaction.ts'
-import { TransactionWatch } from './transaction-watch.ts'
 
 /** What is seen of a session while it is guarded. */
 export interface SessionWatch {
@@ -17,7 +27,7 @@ export interface SessionWatch {
 
 /**
  * Guards one session of the caller's Kysely for the time of one fenced transaction. Kysely has no hooks for it, so the
- * session's own executeQuery is replaced meanwhile (as Kysely itself does for its log):
+ * session's own executeQuery is replaced (as Kysely itself does for its log):
  *
  *   - `begin` carries the fence along, because a round trip is what a fence costs;
  *   - the caller's work cannot end the transaction under its own feet;
@@ -27,12 +37,13 @@ export interface SessionWatch {
  */
 export async function withGuardedSession<DB, T>(
   session: Kysely<DB>,
-  term: Term,
-  fence: string,
+  fence: Fence,
+  calls: readonly string[],
+  isDeferred: boolean,
   run: (watch: SessionWatch) => Promise<T>,
 ): Promise<T> {
   return session.getExecutor().provideConnection(async (connection) => {
-    const guard = new SessionGuard(connection, term, fence)
+    const guard = new SessionGuard(connection, fence, calls, isDeferred)
     try {
       return await run(guard)
     } catch (error) {
@@ -44,31 +55,25 @@ export async function withGuardedSession<DB, T>(
   })
 }
 
-class SessionGuard implements SessionWatch {
-  readonly #connection: DatabaseConnection
-  readonly #executeQuery: DatabaseConnection['executeQuery']
-  readonly #streamQuery: DatabaseConnection['streamQuery']
-  readonly #term: Term
-  readonly #fence: string
+class SessionGuard implements SessionWatch, ConnectionGuard {
+  readonly #hook: ConnectionHook
+  readonly #fence: Fence
+  readonly #calls: readonly string[]
+  readonly #isDeferred: boolean
   #transaction = new OpenTransaction()
-  #transactionWatch: TransactionWatch | undefined
+  /** What is to go out with the first statement of the work. */
+  #deferred: DeferredBegin | undefined
+  #clientHook: ClientHook | undefined
   #hasBegun = false
   readonly #watch: ClientWatch
 
-  constructor(connection: DatabaseConnection, term: Term, fence: string) {
-    this.#connection = connection
-    this.#term = term
+  constructor(connection: DatabaseConnection, fence: Fence, calls: readonly string[], isDeferred: boolean) {
     this.#fence = fence
+    this.#calls = calls
+    this.#isDeferred = isDeferred
     this.#watch = new ClientWatch(connection)
-    // oxlint-disable typescript/unbound-method -- They are called on their connection.
-    this.#executeQuery = connection.executeQuery
-    this.#streamQuery = connection.streamQuery
-    // oxlint-enable typescript/unbound-method
-    connection.executeQuery = (query, options) => this.#execute(query, options)
-    connection.streamQuery = (query, ...rest) => {
-      this.#transaction.assertMaySend(query.sql)
-      return this.#streamQuery.call(connection, query, ...rest) as never
-    }
+    this.#hook = ConnectionHook.of(connection)
+    this.#hook.guard = this
   }
 
   get isLost(): boolean | undefined {
@@ -88,42 +93,113 @@ class SessionGuard implements SessionWatch {
   }
 
   remove(): void {
-    this.#connection.executeQuery = this.#executeQuery
-    this.#connection.streamQuery = this.#streamQuery
+    this.#hook.guard = undefined
     this.#watch.stop()
-    this.#transactionWatch?.stop()
   }
 
-  async #execute<R>(
-    query: CompiledQuery,
-    options: Parameters<DatabaseConnection['executeQuery']>[1],
-  ): Promise<QueryResult<R>> {
-    const send = (sql: string): Promise<QueryResult<R>> =>
-      this.#executeQuery.call(this.#connection, { ...query, sql }, options) as never
+  stream(query: CompiledQuery, ...rest: StreamOptions): ReturnType<Stream> {
+    this.#transaction.assertMaySend(query.sql)
+    const stream = (): ReturnType<Stream> => this.#hook.streamQuery(query, ...rest)
+    return this.#deferred?.isPending === true ? (this.#afterBegin(stream) as never) : stream()
+  }
+
+  execute<R>(query: CompiledQuery, options: Parameters<Execute>[1]): Promise<QueryResult<R>> {
     if (!this.#hasBegun) {
       this.#hasBegun = true
-      try {
-        const result = await this.#watch.first(() => send(`${query.sql}; ${this.#fence}`))
-        const { client } = this.#watch
-        this.#transactionWatch = client && new TransactionWatch(client)
-        this.#transaction = new OpenTransaction(this.#transactionWatch)
-        return result
-      } catch (error) {
-        // The server has begun, but Kysely takes a failed begin for none and would leave the transaction open.
-        await send('rollback').catch(() => {})
-        throw await readOnlyFailure(error, this.#term, send)
-      }
+      return this.#begin(query, options)
     }
+    const send = (): Promise<QueryResult<R>> => this.#send(query, options)
     const { stage } = this.#transaction
+    const isPending = this.#deferred?.isPending === true
     // Kysely's own. A ROLLBACK may follow a COMMIT that failed.
-    if (stage === 'ending' && query.sql === 'commit') {
-      this.#transaction.assertStillOpen()
-      return this.#transaction.commit(() => send(query.sql))
-    }
     if (stage !== 'working' && query.sql === 'rollback') {
       this.#transaction.isOver()
-      return send(query.sql)
+      return isPending ? nothingSent('ROLLBACK') : send()
     }
-    return this.#transaction.send(query.sql, () => send(query.sql))
+    if (stage === 'ending' && query.sql === 'commit') return this.#commit(send, isPending)
+    if (isPending) return this.#first(query, options)
+    return this.#transaction.send(query.sql, send)
   }
+
+  async #begin<R>(query: CompiledQuery, options: Parameters<Execute>[1]): Promise<QueryResult<R>> {
+    const { client, transactionWatch } = this.#watch
+    const clientHook = this.#isDeferred && client !== undefined ? ClientHook.of(client) : undefined
+    if (client !== undefined && clientHook !== undefined) {
+      this.#clientHook = clientHook
+      this.#transaction = new OpenTransaction(transactionWatch)
+      this.#deferred = new DeferredBegin({
+        fence: this.#fence,
+        client,
+        watch: transactionWatch!,
+        transaction: this.#transaction,
+        begin: query.sql,
+        calls: this.#calls,
+      })
+      return { rows: [] }
+    }
+    if (this.#hook.isPlain && client !== undefined) return this.#beginPlain(client, query.sql)
+    const send = (sql: string): Promise<QueryResult<R>> => this.#send({ ...query, sql }, options)
+    try {
+      const sent = this.#watch.first(() => send(`${query.sql}; ${this.#calls.join('; ')}`))
+      const watch = this.#watch.transactionWatch
+      this.#transaction = new OpenTransaction(watch)
+      return await (watch === undefined ? sent : watch.expecting(() => sent))
+    } catch (error) {
+      // The server has begun, but Kysely takes a failed begin for none and would leave the transaction open.
+      await send('rollback').catch(() => {})
+      throw await readOnlyFailure(error, this.#fence.term, send)
+    }
+  }
+
+  /** The same past Kysely, which would make results of the answers. */
+  async #beginPlain<R>(client: Client, begin: string): Promise<QueryResult<R>> {
+    const watch = this.#watch.transactionWatch!
+    this.#transaction = new OpenTransaction(watch)
+    try {
+      await watch.expecting(() => sendControl(client, `${begin}; ${this.#calls.join('; ')}`))
+      return { rows: [] }
+    } catch (error) {
+      await client.query('rollback').catch(() => {})
+      throw await readOnlyFailure(error, this.#fence.term, (sql) => client.query(sql))
+    }
+  }
+
+  async #commit<R>(send: () => Promise<QueryResult<R>>, isPending: boolean): Promise<QueryResult<R>> {
+    this.#transaction.assertStillOpen()
+    const { client } = this.#watch
+    if (!isPending) {
+      if (!this.#hook.isPlain || client === undefined) return this.#transaction.commit(send)
+      const command = await this.#transaction.commit(() => sendControl(client, 'commit'))
+      return { rows: [{ command } as R] }
+    }
+    this.#transaction.isOver()
+    return nothingSent('COMMIT')
+  }
+
+  /** The beginning takes the statement over from Kysely where that hands it to the client. */
+  async #first<R>(query: CompiledQuery, options: Parameters<Execute>[1]): Promise<QueryResult<R>> {
+    const deferred = this.#deferred!
+    this.#transaction.assertMaySend(query.sql)
+    const hook = this.#clientHook!
+    hook.next = (...args) => deferred.first(args, query.sql)
+    try {
+      return await this.#send<R>(query, options)
+    } finally {
+      // Where Kysely has not come to it.
+      hook.next = undefined
+    }
+  }
+
+  async *#afterBegin(stream: () => ReturnType<Stream>): AsyncIterableIterator<unknown> {
+    if (this.#deferred!.isPending) await this.#deferred!.alone()
+    yield* stream()
+  }
+
+  #send<R>(query: CompiledQuery, options: Parameters<Execute>[1]): Promise<QueryResult<R>> {
+    return this.#hook.executeQuery<R>(query, options)
+  }
+}
+
+async function nothingSent<R>(command: string): Promise<QueryResult<R>> {
+  return { rows: [{ command } as R] }
 }

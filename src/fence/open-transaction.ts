@@ -1,5 +1,5 @@
 import { FencepostError } from '../errors.ts'
-import { isTransactionControl } from './transaction-control.ts'
+import { isTransactionControl, mayChain } from './transaction-control.ts'
 import type { TransactionWatch } from './transaction-watch.ts'
 
 /**
@@ -10,7 +10,7 @@ import type { TransactionWatch } from './transaction-watch.ts'
 export class OpenTransaction {
   readonly #watch: TransactionWatch | undefined
   #stage: 'working' | 'ending' | 'over' = 'working'
-  #refusal: FencepostError | undefined
+  #refusal: { readonly error: unknown } | undefined
 
   /** Without a watch the transaction is not seen, and only what is sent can be looked at. */
   constructor(watch?: TransactionWatch) {
@@ -19,7 +19,8 @@ export class OpenTransaction {
 
   /** @throws FencepostError with code `TRANSACTION_ENDED` */
   assertMaySend(sql: string): void {
-    if (this.#stage === 'working' && isTransactionControl(sql)) {
+    const { isControl, chains } = readingOf(sql)
+    if (this.#stage === 'working' && isControl) {
       throw new FencepostError(
         'TRANSACTION_ENDED',
         'a fenced transaction is ended by fencepost alone: what came after would not be fenced. Return from the work to ' +
@@ -28,15 +29,12 @@ export class OpenTransaction {
     }
     this.assertStillOpen()
     if (this.#stage === 'over') {
-      throw (
-        this.#refusal ??
-        new FencepostError(
-          'TRANSACTION_ENDED',
-          'a statement came after the fenced transaction had ended, and was not sent. Await every statement of the work.',
-        )
+      throw new FencepostError(
+        'TRANSACTION_ENDED',
+        'a statement came after the fenced transaction had ended, and was not sent. Await every statement of the work.',
       )
     }
-    this.#watch?.sends(sql)
+    if (chains) this.#watch?.maySeeChain()
   }
 
   /**
@@ -44,22 +42,45 @@ export class OpenTransaction {
    * `select 1; commit; begin`.
    */
   async send<T>(sql: string, send: () => Promise<T>): Promise<T> {
-    await this.idle()
+    if (this.isBusy) await this.idle()
     this.assertMaySend(sql)
-    try {
-      return await send()
-    } finally {
-      await this.#watch?.settled()
-      this.assertStillOpen()
-    }
+    return this.lookAfter(send())
+  }
+
+  /** What a statement has answered, unless the transaction has ended with it. */
+  lookAfter<T>(answer: Promise<T>): Promise<T> {
+    return answer.then(this.#onResult, this.#onFailure) as Promise<T>
+  }
+
+  readonly #onResult = (result: unknown): unknown => {
+    if (this.#watch?.isSettling === true) return this.#settled().then(() => result)
+    this.assertStillOpen()
+    return result
+  }
+
+  readonly #onFailure = async (error: unknown): Promise<never> => {
+    await this.#settled()
+    throw error
+  }
+
+  async #settled(): Promise<void> {
+    await this.#watch?.settled()
+    this.assertStillOpen()
   }
 
   /** @throws FencepostError with code `TRANSACTION_ENDED` when the work has ended the transaction. */
   assertStillOpen(): void {
+    // Also to a statement that was on its way when the one before it turned out to have ended the transaction.
+    if (this.#refusal !== undefined) throw this.#refusal.error
     if (this.#stage === 'over' || this.#watch?.isOver !== true) return
+    throw this.refuse(endedByWork())
+  }
+
+  /** Nothing more is sent, and the transaction fails with the error. */
+  refuse(error: unknown): unknown {
     this.#stage = 'over'
-    this.#refusal = endedByWork()
-    throw this.#refusal
+    this.#refusal ??= { error }
+    return this.#refusal.error
   }
 
   /** Whether something that sends itself is on its way: only its answer tells whether the transaction is still open. */
@@ -102,4 +123,27 @@ function endedByWork(): FencepostError {
     'the work has ended its fenced transaction itself, or begun another. What it wrote before is written or rolled back as it ' +
       'said, and what came after in the same text was not fenced. Nothing more is sent.',
   )
+}
+
+interface Reading {
+  readonly isControl: boolean
+  readonly chains: boolean
+}
+
+const readings = new Map<string, Reading>()
+
+const readingsKept = 500
+
+const longestKept = 4096
+
+/** A program sends the same texts again and again, and to read one costs more than to look it up. */
+function readingOf(sql: string): Reading {
+  const known = readings.get(sql)
+  if (known !== undefined) return known
+  const reading = { isControl: isTransactionControl(sql), chains: mayChain(sql) }
+  if (sql.length <= longestKept) {
+    if (readings.size >= readingsKept) readings.clear()
+    readings.set(sql, reading)
+  }
+  return reading
 }

@@ -1,8 +1,6 @@
 import type { Client } from 'pg'
-import { isStandbyWarning } from '../database/connection.ts'
 import { sqlStateOf } from '../database/failure.ts'
 import { DatabaseError, FencepostError, InvalidArgumentError, OutcomeUnknownError } from '../errors.ts'
-import { quieten } from './client-watch.ts'
 import { type Fence, type FenceBounds, boundsInMs, fenceLiterals, termsOf } from './fence.ts'
 import {
   type Phase,
@@ -70,18 +68,7 @@ export class SessionGate {
   #submitted: string | undefined
   /** The texts that the open transaction was begun with, until anything else is sent in it. */
   #opening: readonly string[] | undefined
-  #isLost = false
-  #loss: unknown
-  #isCommitDoubtful = false
   #refusal: FencepostError | undefined
-  readonly #onLoss = (error: unknown): void => {
-    // The first one says why.
-    this.#loss ??= error
-    this.#isLost = true
-  }
-  readonly #onNotice = (notice: { routine?: string | undefined }): void => {
-    if (isStandbyWarning(notice)) this.#isCommitDoubtful = true
-  }
 
   constructor(fence: Fence, client: Client, options: GateOptions) {
     this.#fence = fence
@@ -91,9 +78,6 @@ export class SessionGate {
     this.#timeoutMs = boundsInMs(options).timeoutMs
     this.#mayGoOutside = options.outsideTransactions ?? false
     this.#send = client.query.bind(client) as Query
-    quieten(client)
-    client.on('error', this.#onLoss)
-    client.on('notice', this.#onNotice)
     client.query = this.#query.bind(this) as typeof client.query
   }
 
@@ -150,8 +134,6 @@ export class SessionGate {
   /** Nothing is sent any more. */
   close(): void {
     this.#isOver = true
-    this.#client.off('error', this.#onLoss)
-    this.#client.off('notice', this.#onNotice)
     this.#watch.stop()
   }
 
@@ -209,10 +191,10 @@ export class SessionGate {
     const control = transactionControl(text)
     await this.#assertNotEnded()
     // So that a tool can clean up after a refusal.
-    if (control === 'rollback' && !this.#isOver && !this.#isLost) return this.#control(args)
+    if (control === 'rollback' && !this.#isOver && !this.#watch.isLost) return this.#control(args)
     this.#assertMaySend()
     // What was not sent cannot be in doubt.
-    if (this.#isLost) throw await this.#refused(this.#asCutOff())
+    if (this.#watch.isLost) throw await this.#refused(this.#asCutOff())
     if (control === 'unclear') throw await this.#refused(controlNotAlone())
     const isOpen = this.#client.getTransactionStatus() !== 'I'
     if (control === 'begin' && !isOpen) return this.#begin([text])
@@ -289,7 +271,7 @@ export class SessionGate {
       const result = (await this.#control(args)) as { command: string }
       if (this.#watch.isReplaced) throw endedInside(this.#fence)
       if (result.command === 'ROLLBACK') throw abortedTransaction(this.#fence.term)
-      if (this.#isCommitDoubtful) throw doubtfulCommit(this.#fence.term)
+      if (this.#watch.isCommitDoubtful) throw doubtfulCommit(this.#fence.term)
       return result
     })
   }
@@ -346,7 +328,7 @@ export class SessionGate {
       try {
         return await this.#ask(...args)
       } catch (error) {
-        if (!isConnectionLoss(error, this.#isLost)) throw error
+        if (!isConnectionLoss(error, this.#watch.isLost)) throw error
         const { lease, token } = this.#fence.term
         throw new OutcomeUnknownError(
           `the answer to a statement outside of a transaction was lost, under lease "${lease}" (token ${token}): whether it ` +
@@ -380,7 +362,7 @@ export class SessionGate {
     } catch (error) {
       if (error instanceof FencepostError) return error
     }
-    return cutOff(this.#fence.term, this.#loss)
+    return cutOff(this.#fence.term, this.#watch.loss)
   }
 
   /** A statement of transaction control that is meant to be. */
@@ -404,7 +386,7 @@ export class SessionGate {
     } catch (error) {
       const term = termAtFault(error, termsOf(this.#fence))
       const phase = stage === 'changing' ? 'beginning' : stage
-      const failure = transactionFailure(error, phase, term, this.#isLost)
+      const failure = transactionFailure(error, phase, term, this.#watch.isLost)
       if (failure instanceof FencepostError && failure.code !== 'TRANSACTION_RETRYABLE') {
         throw await this.#refused(failure)
       }
@@ -422,7 +404,7 @@ export class SessionGate {
 
   /** A rollback can queue for ever behind a stream that nobody reads; the end of the session does the same. */
   async #rollBack(): Promise<void> {
-    if (this.#isLost) return
+    if (this.#watch.isLost) return
     // Where it fails, the session is ended in any case.
     await within(
       rollbackWithinMs,

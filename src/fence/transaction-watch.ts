@@ -1,9 +1,9 @@
-import type { Client } from 'pg'
+import { ClientEar, type Heard, type Listener } from './client-ear.ts'
 import { mayChain } from './transaction-control.ts'
 
 const settledWithinMs = 2000
 
-const control = /^(COMMIT|BEGIN|START TRANSACTION|PREPARE TRANSACTION)$/
+const control = new Set(['COMMIT', 'BEGIN', 'START TRANSACTION', 'PREPARE TRANSACTION'])
 
 /**
  * Listens to what the server answers in one session, and knows whether the transaction that is open in it is still the one that
@@ -12,58 +12,80 @@ const control = /^(COMMIT|BEGIN|START TRANSACTION|PREPARE TRANSACTION)$/
  *
  * A client without a connection that says what it hears (`pg-native`) is not seen.
  */
-export class TransactionWatch {
-  readonly #client: Partial<Pick<Client, 'connection' | 'once' | 'off'>> & {
-    readonly readyForQuery?: boolean
-  }
-  readonly #connection: Client['connection'] | undefined
+export class TransactionWatch implements Listener {
+  readonly #client: Heard
+  readonly #ear: ClientEar
   #hasEnded = false
   #status: string | undefined
   #isReplaced = false
   #mayChain = false
   #expected = 0
   #settling: PromiseWithResolvers<void> | undefined
-  readonly #onAnswer = ({ text }: { text: string }): void => {
+  #isLost = false
+  #loss: unknown
+  #isCommitDoubtful = false
+
+  constructor(client: Heard) {
+    this.#client = client
+    this.#ear = ClientEar.of(client)
+    this.#ear.add(this)
+  }
+
+  stop(): void {
+    this.#ear.remove(this)
+    this.#onSettled()
+  }
+
+  onAnswer(command: string): void {
     // Going back to a savepoint is answered with ROLLBACK as well, and so is COMMIT after an error.
-    const isControl = text === 'ROLLBACK' ? this.#mayChain : control.test(text)
+    const isControl = command === 'ROLLBACK' ? this.#mayChain : control.has(command)
     if (!isControl) return
     if (this.#expected > 0) this.#expected -= 1
     else this.#isReplaced = true
   }
-  readonly #onError = (): void => {
+
+  onFailure(): void {
     this.#settling ??= Promise.withResolvers()
   }
-  readonly #onReady = ({ status }: { status?: string }): void => {
+
+  onReady(status: string | undefined): void {
     this.#status = status
     this.#onSettled()
   }
-  readonly #onEnd = (): void => {
+
+  onEnd(): void {
     this.#hasEnded = true
     this.#onSettled()
   }
-  readonly #onSettled = (): void => {
+
+  onLoss(error: unknown): void {
+    // The first one says why.
+    this.#loss ??= error
+    this.#isLost = true
+  }
+
+  onDoubt(): void {
+    this.#isCommitDoubtful = true
+  }
+
+  #onSettled(): void {
     this.#settling?.resolve()
     this.#settling = undefined
   }
 
-  constructor(client: Partial<Pick<Client, 'connection' | 'once' | 'off'>>) {
-    const { connection } = client
-    this.#client = client
-    this.#connection = connection
-    // Before `pg` itself, whose answer to the caller may be the next statement.
-    connection?.prependListener('commandComplete', this.#onAnswer)
-    connection?.prependListener('errorMessage', this.#onError)
-    connection?.prependListener('readyForQuery', this.#onReady)
-    connection?.prependListener('end', this.#onEnd)
+  /** Whether the connection broke. */
+  get isLost(): boolean {
+    return this.#isLost
   }
 
-  stop(): void {
-    const connection = this.#connection
-    connection?.off('commandComplete', this.#onAnswer)
-    connection?.off('errorMessage', this.#onError)
-    connection?.off('readyForQuery', this.#onReady)
-    connection?.off('end', this.#onEnd)
-    this.#onSettled()
+  /** What it broke with. */
+  get loss(): unknown {
+    return this.#loss
+  }
+
+  /** The server gave up waiting for a synchronous standby and said "committed" all the same. */
+  get isCommitDoubtful(): boolean {
+    return this.#isCommitDoubtful
   }
 
   /** Whether a statement has ended the transaction and begun another, or begun one inside of it. */
@@ -96,18 +118,23 @@ export class TransactionWatch {
       await new Promise<void>((resolve) => {
         const done = (): void => {
           this.#client.off?.('drain', done)
-          this.#connection?.off('end', done)
+          this.#client.connection?.off('end', done)
           resolve()
         }
         this.#client.once?.('drain', done)
-        this.#connection?.once('end', done)
+        this.#client.connection?.once('end', done)
       })
     }
   }
 
   /** A text of the work's goes out. */
   sends(sql: string): void {
-    this.#mayChain ||= mayChain(sql)
+    if (mayChain(sql)) this.#mayChain = true
+  }
+
+  /** A text goes out that may end the transaction with ROLLBACK AND CHAIN. */
+  maySeeChain(): void {
+    this.#mayChain = true
   }
 
   /** The next transaction is about to begin. */
@@ -126,13 +153,18 @@ export class TransactionWatch {
     }
   }
 
+  /** Whether an error has come whose state of the session is not known yet. */
+  get isSettling(): boolean {
+    return this.#settling !== undefined
+  }
+
   /**
    * After an error: until the server has said in which state that has left the session, perhaps not in the same packet. When it
    * does not, the session is ended: `pg` forgets to ask it after an error of a statement with the option `rows`.
    */
   async settled(): Promise<void> {
     if (this.#settling === undefined) return
-    const timer = setTimeout(() => this.#connection?.stream.destroy(), settledWithinMs)
+    const timer = setTimeout(() => this.#client.connection?.stream.destroy(), settledWithinMs)
     try {
       await this.#settling.promise
     } finally {
