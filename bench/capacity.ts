@@ -66,7 +66,7 @@ export function grantsByCpu(costs: Costs, size: number, cores: number): number {
 
 /**
  * Grants per second that one token sequence allows: its row is locked from the draw to the end of the commit, so its batches commit one
- * after the other. All of the call's CPU time is counted as if it came under the lock, although most of it comes before.
+ * after the other. All of the call's CPU time is counted as if it came under the lock, although some of it comes before, or with the release.
  */
 export function grantsBySequence(costs: Costs, size: number, commitSeconds: number): number {
   return size / (commitSeconds + batchCost(costs, size))
@@ -83,12 +83,14 @@ export function grantsPerSecond(
   return Math.min(sequences * grantsBySequence(costs, size, commitSeconds), grantsByCpu(costs, size, cores))
 }
 
-/** The leases in a call that bring a sequence to this share of what the CPU allows. */
-export function batchForShare(costs: Costs, commitSeconds: number, cores: number, share: number): number {
-  for (let size = 1; size < 1e6; size += Math.max(1, Math.floor(size / 100))) {
-    if (grantsBySequence(costs, size, commitSeconds) >= share * grantsByCpu(costs, size, cores)) return size
-  }
-  return Number.POSITIVE_INFINITY
+/** The leases in a call from which on its CPU time is larger than its commit, so that one sequence keeps a core more than half busy. */
+export function batchForCpu({ call, lease }: Costs, commitSeconds: number): number {
+  return Math.max(1, Math.ceil((commitSeconds - call) / lease))
+}
+
+/** The sequences with which calls of one lease each can keep so many cores busy. */
+export function sequencesForCpu(costs: Costs, commitSeconds: number, cores: number): number {
+  return Math.ceil(grantsByCpu(costs, 1, cores) / grantsBySequence(costs, 1, commitSeconds))
 }
 
 /** Holders whose heartbeats, three to a TTL, take this share of the server's cores. */

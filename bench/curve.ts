@@ -18,7 +18,7 @@ export interface Point {
 }
 
 /** One kind of operation, at all sizes. */
-export interface Series {
+interface Series {
   readonly name: string
   readonly points: readonly Point[]
 }
@@ -80,7 +80,7 @@ function point(size: number, rounds: readonly Round[], smallest: readonly Round[
   }
 }
 
-export function curveTable({ of, series }: Curve): string {
+function curveTable({ of, series }: Curve): string {
   const head = [of.toUpperCase(), 'AN OPERATION IS', 'SERVER CPU ÷ FIRST', 'WALL ÷ FIRST']
   head.push('SERVER µS', 'WALL µS', 'CLIENT µS', 'WAL BYTES')
   const rows = series.flatMap(({ name, points }) =>

@@ -1,6 +1,6 @@
 import { fixed, page, text } from './svg.ts'
 
-export interface LinePoint {
+interface LinePoint {
   readonly x: number
   readonly y: number
   readonly min: number
@@ -13,7 +13,7 @@ export interface Line {
 }
 
 /** Both scales are logarithmic. */
-export interface Panel {
+interface Panel {
   readonly title: string
   readonly lines: readonly Line[]
 }
@@ -76,7 +76,7 @@ function drawn(
   const x = (value: number): number => plotLeft + (Math.log10(value) / largest) * plotWidth
   for (let power = Math.ceil(lowest); power <= highest; power += 1) {
     const at = plotTop + y(10 ** power)
-    const kind = power === 0 ? 'mark' : 'grid'
+    const kind = power === 0 ? 'one' : 'grid'
     parts.push(`<path class="${kind}" d="M${plotLeft} ${fixed(at)}h${plotWidth}"/>`)
     parts.push(text(plotLeft - 6, at + 4, String(10 ** power), 'small label'))
   }
@@ -102,7 +102,7 @@ function drawn(
         x(points.at(-1)!.x) + 7,
         plotTop + ends[index]! + 4,
         points.at(-1)!.y.toFixed(2),
-        index === 0 ? 'own' : '',
+        `${index === 0 ? 'own ' : ''}of-${colour}`,
       ),
     )
   }

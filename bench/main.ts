@@ -107,9 +107,8 @@ async function measure(): Promise<void> {
     judge(results, isQuick),
     wanted.map(({ name }) => name),
   )
-  console.log(
-    `\nMedians of ${effort.rounds} rounds of ${effort.forMs} ms (lowest … highest).\n\n${goalTable(verdicts)}`,
-  )
+  console.log(`\nMedians of ${effort.rounds} rounds of ${effort.forMs} ms (lowest … highest).`)
+  if (verdicts.length > 0) console.log(`\n${goalTable(verdicts)}`)
   if (isQuick && verdicts.some(({ isReached }) => isReached === false)) process.exitCode = 1
 }
 

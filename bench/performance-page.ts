@@ -137,18 +137,18 @@ function grantBlock(costs: capacity.Costs): string {
 }
 
 function sequenceBlock(costs: capacity.Costs): string {
-  const processes = [1, 10, 100] as const
-  const head = ['commit latency', 'calls per second', ...processes.map((n) => `a grant, ${n} processes`)]
-  head.push('leases in a call for half of what 2 cores allow', 'sequences for that with one in a call')
+  const processes = [10, 100] as const
+  const head = ['commit latency', 'calls per second', 'a grant, one process alone']
+  head.push(...processes.map((n) => `… each of ${n} at once`))
+  head.push('leases in a call until CPU counts more', 'sequences for 2 cores with one in a call')
   const rows = commits.map(([seconds, name]) => {
-    const turn = seconds + capacity.batchCost(costs, 1)
-    const one = capacity.grantsBySequence(costs, 1, seconds)
+    const turn = 1 / capacity.grantsBySequence(costs, 1, seconds)
     return [
       name,
       round(1 / turn),
-      ...processes.map((n) => `${number(n * turn * 1000)} ms`),
-      round(capacity.batchForShare(costs, seconds, 2, 0.5)),
-      round(Math.ceil((0.5 * capacity.grantsByCpu(costs, 1, 2)) / one)),
+      ...[1, ...processes].map((n) => `${number(n * turn * 1000)} ms`),
+      round(capacity.batchForCpu(costs, seconds)),
+      round(capacity.sequencesForCpu(costs, seconds, 2)),
     ]
   })
   return table(head, rows)
@@ -182,7 +182,7 @@ function fencedBlock(costs: capacity.Costs): string {
 
 /** Two figures: more of them such arithmetic does not give. */
 function round(value: number): string {
-  return Number.isFinite(value) ? Number(value.toPrecision(2)).toLocaleString('en') : 'more than fit'
+  return Number(value.toPrecision(2)).toLocaleString('en')
 }
 
 function table(head: readonly string[], rows: readonly (readonly string[])[]): string {

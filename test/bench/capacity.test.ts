@@ -68,14 +68,20 @@ describe('what one server carries', () => {
     expect(capacity.grantsPerSecond(costs, 2000, 1e-9, 1, 0.5)).toBe(capacity.grantsByCpu(costs, 2000, 0.5))
   })
 
-  test('reaches a share of it with a batch that is just large enough', () => {
-    const size = capacity.batchForShare(costs, 0.005, 2, 0.25)
-    const share = (of: number): number =>
-      capacity.grantsBySequence(costs, of, 0.005) / capacity.grantsByCpu(costs, of, 2)
-    expect(share(size)).toBeGreaterThanOrEqual(0.25)
-    expect(share(Math.floor(size * 0.98) - 1)).toBeLessThan(0.25)
-    // One sequence keeps one core busy at most.
-    expect(capacity.batchForShare(costs, 0.005, 2, 0.6)).toBe(Number.POSITIVE_INFINITY)
+  test('of one sequence is half a core or more from a batch on that takes as long as its commit', () => {
+    const size = capacity.batchForCpu(costs, 0.005)
+    const cores = (of: number): number =>
+      capacity.grantsBySequence(costs, of, 0.005) * (capacity.batchCost(costs, of) / of)
+    expect(cores(size)).toBeGreaterThanOrEqual(0.5)
+    expect(cores(size - 1)).toBeLessThan(0.5)
+    expect(capacity.batchForCpu(costs, 0.0001)).toBe(1)
+  })
+
+  test('of many sequences is all cores from a number on', () => {
+    const enough = capacity.sequencesForCpu(costs, 0.005, 2)
+    const grants = (sequences: number): number => capacity.grantsPerSecond(costs, 1, 0.005, sequences, 2)
+    expect(grants(enough)).toBe(capacity.grantsByCpu(costs, 1, 2))
+    expect(grants(enough - 1)).toBeLessThan(capacity.grantsByCpu(costs, 1, 2))
   })
 
   test('of holders is three heartbeats to a TTL', () => {
