@@ -1,3 +1,5 @@
+import { fixed, page, text } from './svg.ts'
+
 /** A bar, with how far its value reaches. */
 export interface Bar {
   readonly label: string
@@ -31,7 +33,7 @@ const [left, right] = [250, 150]
 const [rowHeight, barHeight, groupGap] = [22, 13, 34]
 const plotWidth = width - left - right
 
-/** A bar chart as SVG that stands alone: no script, no font of its own, and readable on light and on dark ground. */
+/** A bar chart as SVG. */
 export function svg(chart: Chart): string {
   const scale = scaleOf(chart)
   const parts: string[] = []
@@ -56,16 +58,8 @@ export function svg(chart: Chart): string {
     parts.push(text(x + 20, y - 12, what, 'small'))
     x += 20 + what.length * 6.2 + 24
   }
-  return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="-12 0 ${width + 24} ${y}" width="${width + 24}" height="${y}" role="img">
-<title>${escaped(chart.title)}</title>
-<desc>${escaped(description(chart))}</desc>
-<style>${style}</style>
-<rect class="ground" x="-12" y="0" width="${width + 24}" height="${y}" rx="6"/>
-${text(0, 28, chart.title, 'title')}
-${text(0, 48, chart.subtitle, 'small')}
-${parts.join('\n')}
-</svg>
-`
+  const { title, subtitle } = chart
+  return page({ title, subtitle, description: description(chart), width, height: y, parts })
 }
 
 function strokes(bar: Bar, y: number, scale: (value: number) => number): string[] {
@@ -113,31 +107,3 @@ function description({ subtitle, groups }: Chart): string {
   )
   return `${subtitle}. ${said.join('. ')}.`
 }
-
-function text(x: number, y: number, content: string, kind: string): string {
-  return `<text x="${fixed(x)}" y="${fixed(y)}"${kind === '' ? '' : ` class="${kind}"`}>${escaped(content)}</text>`
-}
-
-function fixed(value: number): string {
-  return String(Math.round(value * 10) / 10)
-}
-
-function escaped(content: string): string {
-  return content
-    .replaceAll('&', '&amp;')
-    .replaceAll('<', '&lt;')
-    .replaceAll('>', '&gt;')
-    .replaceAll('"', '&quot;')
-}
-
-// The ground is part of the picture: where a page is dark although the reader's system is not, it stays readable.
-const style = [
-  'text{font:12px system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif;fill:#1f2328;stroke:#fff;stroke-width:3px;paint-order:stroke}',
-  '.title{font-size:17px;font-weight:600}.group{font-size:13px;font-weight:600}.small{font-size:11px;fill:#59636e}',
-  '.label{text-anchor:end}.own{font-weight:600}',
-  '.ground{fill:#fff}.ours{fill:#0969da}.other{fill:#8c959f}.floor{fill:#c8ced4}',
-  '.lesser{fill:none;stroke:#8c959f;stroke-width:1.2}',
-  '.range{stroke:#1f2328;stroke-width:1;opacity:.55;fill:none}.mark{stroke:#bc4c00;stroke-width:1;stroke-dasharray:3 3}',
-  '@media(prefers-color-scheme:dark){text{fill:#e6edf3;stroke:#0d1117}.small{fill:#9198a1}.ground{fill:#0d1117}.ours{fill:#4493f8}',
-  '.other{fill:#7d8590}.floor{fill:#484f58}.lesser{stroke:#7d8590}.range{stroke:#e6edf3}.mark{stroke:#db6d28}}',
-].join('')

@@ -1,25 +1,8 @@
-import { mkdir, writeFile } from 'node:fs/promises'
-import { fileURLToPath } from 'node:url'
-import { type Bar, type BarGroup, type Chart, svg } from './chart.ts'
+import type { Bar, BarGroup, Chart } from './chart.ts'
 import type { Results } from './results.ts'
 import type { Spread } from './spread.ts'
 
-const folder = new URL('../docs/charts/', import.meta.url)
-
-/** What the README shows, from the figures of a run. A chart whose figures are missing is not drawn. Returns the files. */
-export async function writeCharts(results: Results): Promise<string[]> {
-  await mkdir(folder, { recursive: true })
-  const written: string[] = []
-  for (const [name, chart] of Object.entries(chartsOf(results))) {
-    if (chart === undefined) continue
-    const file = fileURLToPath(new URL(`${name}.svg`, folder))
-    await writeFile(file, svg(chart))
-    written.push(file)
-  }
-  return written
-}
-
-/** By the name of the file. */
+/** The bar charts that the README shows, by the names of their files. Undefined where the figures are missing. */
 export function chartsOf(results: Results): Readonly<Record<string, Chart | undefined>> {
   return {
     throughput: throughput(results),

@@ -2,13 +2,20 @@ import { type ChildProcess, fork } from 'node:child_process'
 import { once } from 'node:events'
 import { fileURLToPath } from 'node:url'
 
+/** Those that are still there when this process ends. One listener for all: there may be many. */
+const alive = new Set<ChildProcess>()
+process.on('exit', () => {
+  // A stopped process is killed as well.
+  for (const child of alive) child.kill('SIGKILL')
+})
+
 /** A process of a measure, which is killed at the end of the scope. */
 export class Child implements AsyncDisposable {
   readonly #child: ChildProcess
 
   private constructor(child: ChildProcess) {
     this.#child = child
-    process.on('exit', this.#kill)
+    alive.add(child)
   }
 
   /** Starts `children/NAME.ts` and waits for its first word. */
@@ -54,14 +61,11 @@ export class Child implements AsyncDisposable {
     this.#child.kill(signal)
   }
 
-  // A stopped process is killed as well.
-  readonly #kill = (): boolean => this.#child.kill('SIGKILL')
-
   async [Symbol.asyncDispose](): Promise<void> {
-    process.off('exit', this.#kill)
+    alive.delete(this.#child)
     if (this.#child.exitCode !== null || this.#child.signalCode !== null) return
     const ended = once(this.#child, 'exit')
-    this.#kill()
+    this.#child.kill('SIGKILL')
     await ended
   }
 }

@@ -1,10 +1,13 @@
-import { type Results, against } from './results.ts'
+import { type MeasureName, type Results, against } from './results.ts'
+import type { Figure } from './rounds.ts'
 import type { Spread } from './spread.ts'
 
 /** Something that fencepost is to reach, on two cores with everything on one machine. The median decides. */
 export interface Goal {
   readonly number: number
   readonly what: string
+  /** Where the figure comes from. */
+  readonly measure: MeasureName
   readonly atLeast?: number
   readonly atMost?: number
   /** The bound of the quick run, which only tells that something has broken: wide enough for a busy machine. */
@@ -16,6 +19,7 @@ export interface Goal {
 const overFloor = (workers: number, atLeast: number, quick?: number): Goal => ({
   number: 1,
   what: `acquire + release ÷ floor, ${workers} worker${workers === 1 ? '' : 's'}`,
+  measure: 'lease',
   atLeast,
   ...(quick === undefined ? {} : { quick }),
   figure: ({ lease }) => against(lease?.figures, workers, 'fencepost', 'floor'),
@@ -24,6 +28,7 @@ const overFloor = (workers: number, atLeast: number, quick?: number): Goal => ({
 const overPeer = (peer: string, atLeast: number): Goal => ({
   number: 2,
   what: `acquire + release ÷ ${peer}, 64 workers`,
+  measure: 'lease',
   atLeast,
   figure: ({ lease }) => against(lease?.figures, 64, 'fencepost', peer),
 })
@@ -31,6 +36,7 @@ const overPeer = (peer: string, atLeast: number): Goal => ({
 const handOver = (waiters: number, quick?: number): Goal => ({
   number: 4,
   what: `hand-over ÷ blocking advisory lock, ${waiters.toLocaleString('en')} waiters`,
+  measure: 'hand-over',
   atMost: 2,
   ...(quick === undefined ? {} : { quick }),
   figure: (results) => handOverOf(results, waiters)?.ratio,
@@ -39,6 +45,7 @@ const handOver = (waiters: number, quick?: number): Goal => ({
 const tries = (waiters: number, quick?: number): Goal => ({
   number: 4,
   what: `questions to the database per hand-over, ${waiters.toLocaleString('en')} waiters`,
+  measure: 'hand-over',
   atMost: 2,
   ...(quick === undefined ? {} : { quick }),
   figure: (results) => handOverOf(results, waiters)?.tries,
@@ -47,6 +54,7 @@ const tries = (waiters: number, quick?: number): Goal => ({
 const fenced = (way: string, base: string, workers: number, quick?: number): Goal => ({
   number: 6,
   what: `${way} transaction ÷ ${base}, ${workers} worker${workers === 1 ? '' : 's'}`,
+  measure: 'fence',
   atLeast: 0.95,
   ...(quick === undefined ? {} : { quick }),
   figure: ({ fence }) => against(fence, workers, way, base),
@@ -55,6 +63,7 @@ const fenced = (way: string, base: string, workers: number, quick?: number): Goa
 const written = (workers: number, quick: number): Goal => ({
   number: 6,
   what: `repository write ÷ plain autocommit write, ${workers} worker${workers === 1 ? '' : 's'}`,
+  measure: 'repository',
   atLeast: 0.95,
   quick,
   figure: ({ repository }) => against(repository?.single, workers, 'repository', 'plain, Kysely'),
@@ -63,6 +72,7 @@ const written = (workers: number, quick: number): Goal => ({
 const walled = (workers: number, quick: number): Goal => ({
   number: 6,
   what: `fenced transaction, time on a protected table ÷ on a plain one, ${workers} worker${workers === 1 ? '' : 's'}`,
+  measure: 'fence',
   atMost: 1.05,
   quick,
   figure: ({ fence }) => against(fence, workers, 'fenced', 'fenced, protected table'),
@@ -71,15 +81,16 @@ const walled = (workers: number, quick: number): Goal => ({
 const bulk = (statement: string, quick: number): Goal => ({
   number: 6,
   what: `${statement} of 100,000 rows, time on a protected table ÷ on a plain one`,
+  measure: 'bulk',
   atMost: 1.05,
   quick,
   figure: (results) => results.bulk?.[`${statement} checked`],
 })
 
 export const goals: readonly Goal[] = [
-  overFloor(1, 1.2, 0.3),
-  overFloor(8, 2, 0.5),
-  overFloor(64, 7, 1.5),
+  overFloor(1, 1.2, 0.1),
+  overFloor(8, 2, 0.1),
+  overFloor(64, 7, 0.5),
   overFloor(512, 10),
   overPeer('redlock, fsync always', 1.1),
   overPeer('@sesamecare-oss/redlock, fsync always', 1.1),
@@ -93,97 +104,128 @@ export const goals: readonly Goal[] = [
   {
     number: 3,
     what: 'heartbeat of 100,000 leases ÷ of one, time',
+    measure: 'heartbeat',
     atMost: 1.05,
-    quick: 3,
+    quick: 20,
     figure: ({ heartbeat }) => heartbeat?.time,
   },
   {
     number: 3,
     what: 'heartbeat of 100,000 leases ÷ of one, WAL bytes',
+    measure: 'heartbeat',
     atMost: 1.05,
-    quick: 2,
+    quick: 10,
     figure: ({ heartbeat }) => heartbeat?.walBytes,
   },
   {
     number: 3,
     what: 'heap growth over 60 heartbeats, 100,000 leases ÷ one',
+    measure: 'heartbeat',
     atMost: 1.05,
     quick: 1.5,
     figure: ({ heartbeat }) => heartbeat && only(heartbeat.heapGrowth),
   },
-  handOver(2, 30),
-  handOver(50, 30),
+  handOver(2, 400),
+  handOver(50, 400),
   handOver(1000),
-  tries(2, 3),
-  tries(50, 3),
+  tries(2, 10),
+  tries(50, 10),
   tries(1000),
   {
     number: 5,
     what: 'crash take-over, ms after the TTL has ended',
+    measure: 'take-over',
     atMost: 50,
     figure: (results) => results['take-over']?.lateMs,
   },
   {
     number: 5,
     what: 'statements per waiter and TTL while waiting',
+    measure: 'take-over',
     atMost: 2,
     figure: (results) => results['take-over']?.questionsPerTtl,
   },
-  fenced('fenced', 'unfenced', 1, 0.25),
-  fenced('fenced', 'unfenced', 8, 0.25),
-  fenced('fenced', 'unfenced', 64, 0.25),
-  fenced('fenced, with the first statement', 'unfenced', 1, 0.25),
-  fenced('fenced, with the first statement', 'unfenced', 8, 0.25),
-  fenced('fenced, with the first statement', 'unfenced', 64, 0.25),
-  fenced('fenced, Kysely', 'unfenced, Kysely', 1, 0.25),
-  fenced('fenced, Kysely', 'unfenced, Kysely', 8, 0.25),
-  fenced('fenced, Kysely', 'unfenced, Kysely', 64, 0.25),
-  fenced('fenced, Kysely, with the first statement', 'unfenced, Kysely', 1, 0.25),
-  fenced('fenced, Kysely, with the first statement', 'unfenced, Kysely', 8, 0.25),
-  fenced('fenced, Kysely, with the first statement', 'unfenced, Kysely', 64, 0.25),
+  fenced('fenced', 'unfenced', 1, 0.2),
+  fenced('fenced', 'unfenced', 8, 0.2),
+  fenced('fenced', 'unfenced', 64, 0.2),
+  fenced('fenced, with the first statement', 'unfenced', 1, 0.2),
+  fenced('fenced, with the first statement', 'unfenced', 8, 0.2),
+  fenced('fenced, with the first statement', 'unfenced', 64, 0.2),
+  fenced('fenced, Kysely', 'unfenced, Kysely', 1, 0.2),
+  fenced('fenced, Kysely', 'unfenced, Kysely', 8, 0.2),
+  fenced('fenced, Kysely', 'unfenced, Kysely', 64, 0.2),
+  fenced('fenced, Kysely, with the first statement', 'unfenced, Kysely', 1, 0.2),
+  fenced('fenced, Kysely, with the first statement', 'unfenced, Kysely', 8, 0.2),
+  fenced('fenced, Kysely, with the first statement', 'unfenced, Kysely', 64, 0.2),
   written(1, 0.2),
   written(8, 0.2),
   written(64, 0.2),
   {
     number: 6,
     what: 'repository, 10,000 rows in one statement, time ÷ plain',
+    measure: 'repository',
     atMost: 1.05,
-    quick: 3,
+    quick: 6,
     figure: ({ repository }) => repository?.tenThousand,
   },
-  walled(1, 2),
-  walled(8, 2),
-  walled(64, 2),
-  bulk('update', 2),
-  bulk('insert', 2.5),
-  bulk('delete', 2),
+  walled(1, 4),
+  walled(8, 4),
+  walled(64, 4),
+  bulk('update', 5),
+  bulk('insert', 5),
+  bulk('delete', 5),
   {
     number: 7,
     what: 'start of a service to its first lease ÷ bare script',
+    measure: 'start-up',
     atMost: 1.2,
-    quick: 3,
+    quick: 5,
     figure: (results) => results['start-up']?.service,
   },
   {
     number: 7,
     what: 'fencepost run to the start of its command ÷ bare script',
+    measure: 'start-up',
     atMost: 1.5,
-    quick: 4,
+    quick: 6,
     figure: (results) => results['start-up']?.run,
   },
   {
     number: 8,
     what: '1,000,000 lease rows ÷ 10,000, the workers use one each, 64 workers',
+    measure: 'rows',
     atLeast: 0.9,
     figure: ({ rows }) => against(rows, 64, '1,000,000 leases', '10,000 leases'),
   },
   {
     number: 8,
     what: 'acquire p99 with 1,000 holders and 10,000 waiters ÷ idle',
+    measure: 'crowd',
     atMost: 2,
     figure: ({ crowd }) => crowd?.p99,
   },
 ]
+
+/**
+ * No goal: for the quick run. Pairs per second depend on the disk, which one flush after the other feels more than many at once; CPU time
+ * does not, and tells as well whether the workers still share their calls.
+ */
+const sharedCalls: Goal = {
+  number: 1,
+  what: 'acquire + release, CPU time of the floor ÷ that of fencepost, client and server, 64 workers',
+  measure: 'lease',
+  atLeast: 4,
+  quick: 1.5,
+  figure: ({ lease }) => {
+    const [floor, own] = ['floor', 'fencepost'].map((name) => cpuUs(lease?.figures, name, 64))
+    return floor === undefined || own === undefined ? undefined : only(floor / own)
+  },
+}
+
+function cpuUs(figures: readonly Figure[] | undefined, name: string, workers: number): number | undefined {
+  const found = figures?.find((each) => each.contender === name && each.workers === workers)
+  return found?.serverCpuUs === undefined ? undefined : found.clientCpuUs + found.serverCpuUs
+}
 
 function handOverOf(results: Results, waiters: number) {
   return results['hand-over']?.find((each) => each.waiters === waiters && each.floor === 'advisory')
@@ -204,11 +246,20 @@ export interface Verdict {
 
 /** Each goal with its figure. For the quick run, those that have a bound for it. */
 export function judge(results: Results, isQuick = false): Verdict[] {
-  return goals.flatMap((goal) => {
+  return (isQuick ? [...goals, sharedCalls] : goals).flatMap((goal) => {
     const bound = isQuick ? goal.quick : (goal.atLeast ?? goal.atMost)
     if (bound === undefined) return []
-    const figure = goal.figure(results)
-    const isReached = figure && (goal.atLeast === undefined ? figure.median <= bound : figure.median >= bound)
-    return [{ goal, bound, figure, isReached }]
+    return [verdict(goal, bound, goal.figure(results))]
   })
+}
+
+/** What `judge` says of one goal. */
+export function verdict(goal: Goal, bound: number, figure: Spread | undefined): Verdict {
+  const isReached = figure && (goal.atLeast === undefined ? figure.median <= bound : figure.median >= bound)
+  return { goal, bound, figure, isReached }
+}
+
+/** Without the goals that a run has left out on purpose. What it should have measured and has not stays, and so does what was known before. */
+export function told(verdicts: readonly Verdict[], measures: readonly string[]): Verdict[] {
+  return verdicts.filter(({ goal, figure }) => figure !== undefined || measures.includes(goal.measure))
 }

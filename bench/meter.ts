@@ -12,9 +12,11 @@ export interface Meter {
 const isLinux = process.platform === 'linux'
 const msPerTick = isLinux ? 1000 / Number(execFileSync('getconf', ['CLK_TCK'], { encoding: 'utf8' })) : 0
 
-/** Of another process and its children: the servers that are measured are no deeper. */
-export function meterOf(pid: number): Meter {
-  return { cpuMs: () => treeMs(pid) }
+/** Of another process and its children: the servers that are measured are no deeper. `hasThreads`: any of them may have more than one. */
+export function meterOf(pid: number, { hasThreads }: { readonly hasThreads: boolean }): Meter {
+  const ownMs = (its: number, { ownMs: inTicks }: ProcessFields): number =>
+    (hasThreads ? undefined : exactMs(its)) ?? inTicks
+  return { cpuMs: () => treeMs(pid, ownMs) }
 }
 
 /** CPU time of this process so far in milliseconds, without what its children use. */
@@ -48,14 +50,24 @@ function fields(pid: number): ProcessFields | undefined {
   }
 }
 
-function treeMs(pid: number): number | undefined {
+/** Of its main thread, from the scheduler, where it tells: the other source counts in hundredths of a second. */
+function exactMs(pid: number): number | undefined {
+  try {
+    const ns = Number(readFileSync(`/proc/${pid}/schedstat`, 'utf8').split(' ')[0])
+    return Number.isFinite(ns) ? ns / 1e6 : undefined
+  } catch {
+    return undefined
+  }
+}
+
+function treeMs(pid: number, ownMs: (pid: number, fields: ProcessFields) => number): number | undefined {
   if (!isLinux) return undefined
   const root = fields(pid)
   if (root === undefined) return undefined
-  let total = root.ownMs + root.endedMs
+  let total = ownMs(pid, root) + root.endedMs
   for (const name of readdirSync('/proc')) {
     const child = /^\d+$/.test(name) ? fields(Number(name)) : undefined
-    if (child?.parentPid === pid) total += child.ownMs + child.endedMs
+    if (child?.parentPid === pid) total += ownMs(Number(name), child) + child.endedMs
   }
   return total
 }

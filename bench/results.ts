@@ -1,3 +1,4 @@
+import type { Curve } from './curve.ts'
 import type { BulkFigures } from './measures/bulk.ts'
 import type { CrowdFigures } from './measures/crowd.ts'
 import type { HandOverFigure } from './measures/hand-over.ts'
@@ -35,7 +36,15 @@ export interface Results {
   readonly heartbeat?: HeartbeatFigures
   readonly rows?: readonly Figure[]
   readonly crowd?: CrowdFigures
+  readonly 'scale-leases'?: Curve
+  readonly 'scale-holders'?: Curve
+  readonly 'scale-waiters'?: Curve
+  readonly 'scale-processes'?: Curve
+  readonly 'scale-transactions'?: Curve
+  readonly 'scale-batch'?: Curve
 }
+
+export type MeasureName = Exclude<keyof Results, 'runs'>
 
 /** One contender's operations per second ÷ another one's, round by round. Undefined where one of the two was not measured. */
 export function against(

@@ -24,7 +24,7 @@ export interface Contender {
 }
 
 /** One contender in one round. */
-interface Round {
+export interface Round {
   readonly perSecond: number
   readonly p50Ms: number
   readonly p99Ms: number
@@ -65,22 +65,40 @@ export interface Effort {
 export async function interleave(
   contenders: readonly Contender[],
   counts: readonly number[],
-  { rounds, forMs }: Effort,
+  effort: Effort,
 ): Promise<Figure[]> {
   const figures: Figure[] = []
   for (const workers of counts) {
     const present = contenders.filter((each) => each.counts?.includes(workers) ?? true)
-    const taken = present.map((): Round[] => [])
-    for (let round = 0; round <= rounds; round += 1) {
-      for (const [index, contender] of present.entries()) {
-        const result = await measured(contender, workers, forMs)
-        if (round > 0) taken[index]!.push(result)
-      }
-    }
+    const taken = await turns(
+      present.map((contender) => ({ contender, workers })),
+      effort,
+    )
     const floor = taken[0]!.map((round) => round.perSecond)
     figures.push(...present.map(({ name }, index) => figure(name, workers, taken[index]!, floor)))
   }
   return figures
+}
+
+/** A contender with so many workers. */
+export interface Turn {
+  readonly contender: Contender
+  readonly workers: number
+}
+
+/** The rounds of each, which take turns; without the one before the others. */
+export async function turns(
+  all: readonly Turn[],
+  { rounds, forMs }: Pick<Effort, 'rounds' | 'forMs'>,
+): Promise<Round[][]> {
+  const taken = all.map((): Round[] => [])
+  for (let round = 0; round <= rounds; round += 1) {
+    for (const [index, { contender, workers }] of all.entries()) {
+      const result = await measured(contender, workers, forMs)
+      if (round > 0) taken[index]!.push(result)
+    }
+  }
+  return taken
 }
 
 async function measured(contender: Contender, workers: number, forMs: number): Promise<Round> {

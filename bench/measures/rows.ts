@@ -3,6 +3,7 @@ import { Fencepost } from '../../src/index.ts'
 import { type Contender, type Figure, interleave, load } from '../rounds.ts'
 import { BenchServer } from '../servers/bench-server.ts'
 import { figureTable } from '../table.ts'
+import { writeLeases } from '../written-rows.ts'
 import type { Measure } from './measure.ts'
 
 export const rows: Measure<readonly Figure[]> = {
@@ -21,13 +22,7 @@ export const rows: Measure<readonly Figure[]> = {
       await (await fencepost.acquire('lease-0')).release()
       const db = new Client({ connectionString: url })
       await db.connect()
-      await db.query(
-        `insert into fencepost.lease
-         select copy.* from fencepost.lease l, generate_series(1, ${count - 1}) n,
-                jsonb_populate_record(l, jsonb_build_object('name', 'lease-' || n)) copy`,
-      )
-      await db.query('vacuum analyze fencepost.lease')
-      await db.query('checkpoint')
+      await writeLeases(db, count - 1)
       await db.end()
       const use = (name: string, choose: (worker: number, workers: number) => number): Contender => ({
         name,

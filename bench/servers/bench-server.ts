@@ -95,7 +95,7 @@ export class BenchServer implements Meter, AsyncDisposable {
   }
 
   cpuMs(): number | undefined {
-    return meterOf(this.#server.pid).cpuMs()
+    return meterOf(this.#server.pid, { hasThreads: false }).cpuMs()
   }
 
   async walBytes(): Promise<number> {

@@ -40,7 +40,7 @@ export class LoopbackServer implements Meter, AsyncDisposable {
   }
 
   cpuMs(): number | undefined {
-    return meterOf(this.#child.pid!).cpuMs()
+    return meterOf(this.#child.pid!, { hasThreads: true }).cpuMs()
   }
 
   // Nothing that it holds is kept.
