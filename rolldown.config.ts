@@ -15,7 +15,18 @@ const shared: RolldownOptions = {
 /** Our own files, and the helper for `using`, which Node 22 does not know. */
 const own = /^([./]|@oxc-project.runtime)/
 /** What every command needs. Read from the bundle it is there in a third of the time. */
-const bundled = /^(commander|ms|pg|pgpass|split2|xtend|(pg|postgres)-(?!native|cloudflare)[\w-]+)$/
+const bundled =
+  /^(commander|ms|pg|pgpass|split2|xtend(\/mutable)?|(pg|postgres)-(?!native|cloudflare)[\w-]+)$/
+
+/** What few services need, and none at its start, is read when it is first used. */
+const later = /src.(doctor|operators|package-directory|fence.protection\.|database.migrat)/
+const operators = { name: 'operators', test: /src.operators./ }
+
+/** All else of the library is one file: to find, to read and to compile each takes time of its own. */
+const library = [
+  operators,
+  { name: 'core', test: (id: string) => !later.test(id) && !/src.index\.ts$/.test(id) },
+]
 
 /** Each part of the program that is needed at one moment is one file. */
 const groups = [
@@ -31,8 +42,11 @@ const groups = [
   { name: 'parser', test: /src.cli.commands.(program|manual|run)\.ts$|node_modules.commander./ },
   {
     name: 'lease',
-    test: /src.(fencepost|lease.[a-z-]+|fence.[a-z-]+|roles.[a-z-]+|operators.[a-z-]+|database.listener)\.ts$/,
+    test: (id: string) =>
+      /src.(fencepost|lease.[a-z-]+|fence.[a-z-]+|roles.[a-z-]+|database.listener)\.ts$/.test(id) &&
+      !later.test(id),
   },
+  operators,
 ]
 
 interface Manifest {
@@ -73,7 +87,15 @@ export default defineConfig([
     ...shared,
     input: 'src/index.ts',
     external: (id) => !own.test(id),
-    output: { dir: 'dist', format: 'esm', chunkFileNames: '[name].js', comments: false },
+    // So that what is read later brings nothing of `core` with it into its own file. `index.js` exports what it did: there is a test.
+    preserveEntrySignatures: 'allow-extension',
+    output: {
+      dir: 'dist',
+      format: 'esm',
+      chunkFileNames: '[name].js',
+      comments: false,
+      codeSplitting: { includeDependenciesRecursively: false, groups: library },
+    },
   },
   {
     ...shared,

@@ -11,5 +11,7 @@ export default defineConfig({
     // A test that takes so long hangs. None of them waits for time to pass where an event will do.
     testTimeout: 60_000,
     hookTimeout: 60_000,
+    // What is waited for comes from other processes, which may have to wait for a processor. The default is a second.
+    expect: { poll: { timeout: 30_000, interval: 10 } },
   },
 })

@@ -14,16 +14,7 @@ import { FencepostError, InvalidArgumentError, LeaseLostError } from './errors.t
 import type { Fence } from './fence/fence.ts'
 import { Lease } from './fence/lease.ts'
 import { Leases } from './fence/leases.ts'
-import {
-  type ProtectOptions,
-  type ProtectSchemaOptions,
-  type Protections,
-  listProtections,
-  protectSchema,
-  protectTable,
-  unprotectSchema,
-  unprotectTable,
-} from './fence/protection.ts'
+import type { ProtectOptions, ProtectSchemaOptions, Protections } from './fence/protection.ts'
 import type { ReleaseOutcome } from './lease/held-lease.ts'
 import { takeFixedTerm } from './lease/fixed-term.ts'
 import { LeaseClient } from './lease/lease-client.ts'
@@ -33,16 +24,10 @@ import { type LeaseInfo, listLeases, readLeaseInfo } from './lease/lease-list.ts
 import { checkName } from './lease/name.ts'
 import { type Asking, type HolderIdentity, Protocol } from './lease/protocol.ts'
 import { Wakes } from './lease/wakes.ts'
-import { type Ask, asOperator } from './operators/ask.ts'
-import {
-  type ForceReleaseOptions,
-  type ForcedRelease,
-  checkToken,
-  forceRelease,
-} from './operators/force-release.ts'
-import { type HolderInfo, listHolders, readHolderInfo } from './operators/holder-list.ts'
-import { type LeaseDetail, describeLease, readLeaseDetail } from './operators/lease-detail.ts'
-import { purge } from './operators/purge.ts'
+import type { Ask } from './operators/ask.ts'
+import type { ForceReleaseOptions, ForcedRelease } from './operators/force-release.ts'
+import type { HolderInfo } from './operators/holder-list.ts'
+import type { LeaseDetail } from './operators/lease-detail.ts'
 import { Election, type ElectionOptions } from './roles/election.ts'
 import type { Leader } from './roles/leader-watch.ts'
 import { type Logger, harmless, silent } from './logger.ts'
@@ -257,6 +242,7 @@ export class Fencepost implements AsyncDisposable {
    * ```
    */
   static async protect(table: string, options: ConnectOptions & ProtectOptions): Promise<number> {
+    const { protectTable } = await import('./fence/protection.ts')
     return protectTable(connectionConfig(options), table, options)
   }
 
@@ -270,6 +256,7 @@ export class Fencepost implements AsyncDisposable {
     table: string,
     options: ConnectOptions & { readonly wait?: Duration | undefined } = {},
   ): Promise<number> {
+    const { unprotectTable } = await import('./fence/protection.ts')
     return unprotectTable(connectionConfig(options), table, options)
   }
 
@@ -286,16 +273,19 @@ export class Fencepost implements AsyncDisposable {
    * `NOT_PROTECTABLE`.
    */
   static async protectSchema(schema: string, options: ConnectOptions & ProtectSchemaOptions): Promise<void> {
+    const { protectSchema } = await import('./fence/protection.ts')
     return protectSchema(connectionConfig(options), schema, options)
   }
 
   /** @returns whether there was a protection to take away. */
   static async unprotectSchema(schema: string, options: ConnectOptions = {}): Promise<boolean> {
+    const { unprotectSchema } = await import('./fence/protection.ts')
     return unprotectSchema(connectionConfig(options), schema)
   }
 
   /** The tables and schemas that are protected, by name, and which of their partitions lack the protection. */
   static async protections(options: ConnectOptions = {}): Promise<Protections> {
+    const { listProtections } = await import('./fence/protection.ts')
     return listProtections(connectionConfig(options))
   }
 
@@ -546,6 +536,7 @@ export class Fencepost implements AsyncDisposable {
    */
   async describe(name: string): Promise<LeaseDetail | undefined> {
     const checked = checkName('the name of a lease', name)
+    const { describeLease, readLeaseDetail } = await import('./operators/lease-detail.ts')
     const [row] = await this.#ask(`look at lease "${checked}"`, describeLease, [checked])
     return row === undefined ? undefined : readLeaseDetail(row)
   }
@@ -560,6 +551,7 @@ export class Fencepost implements AsyncDisposable {
    * ```
    */
   async holders(): Promise<HolderInfo[]> {
+    const { listHolders, readHolderInfo } = await import('./operators/holder-list.ts')
     const rows = await this.#ask('list the holders', listHolders, [])
     return rows.map(readHolderInfo)
   }
@@ -596,6 +588,7 @@ export class Fencepost implements AsyncDisposable {
       })
     }
     const timeoutMs = this.#timeoutMs
+    const { forceRelease } = await import('./operators/force-release.ts')
     return forceRelease({ ask: this.#asking, clock: systemClock, timeoutMs, wake }, name, token, options)
   }
 
@@ -614,14 +607,8 @@ export class Fencepost implements AsyncDisposable {
     floor: bigint,
     { sequence = 'default' }: { readonly sequence?: string | undefined } = {},
   ): Promise<bigint> {
-    checkToken('floor', floor)
-    checkName('sequence', sequence)
-    const [row] = await asOperator(this.#asking, 'raise_token_floor(text, bigint)', [
-      'raise the tokens',
-      'select fencepost.raise_token_floor($1::text, $2::bigint)::text as last_token',
-      [sequence, floor.toString()],
-    ])
-    return BigInt(row?.['last_token'] ?? 0)
+    const { raiseTokenFloor } = await import('./operators/raise-token-floor.ts')
+    return raiseTokenFloor(this.#asking, floor, sequence)
   }
 
   /**
@@ -636,6 +623,7 @@ export class Fencepost implements AsyncDisposable {
     readonly onProgress?: ((forgotten: number) => void) | undefined
   }): Promise<number> {
     const olderThanMs = durationMs('olderThan', options.olderThan, { minMs: 0, maxMs: 100 * yearMs })
+    const { purge } = await import('./operators/purge.ts')
     return purge(this.#asking, olderThanMs, options.onProgress ?? (() => {}))
   }
 

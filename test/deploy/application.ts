@@ -79,8 +79,6 @@ export class Recipes implements AsyncDisposable {
 }
 
 export interface DeployOptions {
-  /** More options of `fencepost run`. */
-  readonly options?: string
   readonly isFenced?: boolean
   readonly env?: NodeJS.ProcessEnv
 }
@@ -98,8 +96,8 @@ export class Application {
   }
 
   /** Starts the command of the tool's recipe. */
-  deploy(tool: Tool, { options = '', isFenced = true, env = {} }: DeployOptions = {}): Deploy {
-    const command = this.recipe(tool, 'deploy.sh').replace('run deploy ', `run deploy ${options} `)
+  deploy(tool: Tool, { isFenced = true, env = {} }: DeployOptions = {}): Deploy {
+    const command = this.recipe(tool, 'deploy.sh')
     if (isFenced) return this.start(tool, command, env)
     const bare = command.replace(' --fence', '').replace(' -- ', ' -- env -u FENCEPOST_PGOPTIONS ')
     return this.start(tool, bare, env)
@@ -161,6 +159,19 @@ export class Application {
       `select pid from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`,
     )
     return rows.map(({ pid }) => pid)
+  }
+
+  /** Has the lease of a deploy that is stopped or dead run out, as it does when it has been silent for its TTL. */
+  async runOut(): Promise<void> {
+    const beats = await this.database.query<{ pid: number }>(
+      `select pid, pg_terminate_backend(pid) from pg_stat_activity
+        where datname = current_database() and application_name = 'fencepost beats'`,
+    )
+    // A beat that was on its way would bring it back.
+    for (const { pid } of beats) await this.untilGone(pid)
+    await this.database.query(
+      `update fencepost.holder set expires_at = clock_timestamp() - interval '1 ms' where ended_at is null`,
+    )
   }
 
   async untilGone(pid: number): Promise<void> {

@@ -63,9 +63,10 @@ test('a deploy whose wrapper is stopped is refused when the next one has the lea
   const tool = tools.find(({ name }) => name === 'umzug')!
   const application = await protectedApplication(tool)
   const atIndex = await application.holdAtIndex()
-  const stale = application.deploy(tool, { options: '--ttl 1s' })
+  const stale = application.deploy(tool)
   const building = await application.stopped(stale, 'index')
   stale.signal('SIGSTOP')
+  await application.runOut()
   const next = application.deploy(tool)
   await next.until('its wait for the table', async () =>
     (await application.waiting()).some((pid) => pid !== building),

@@ -18,9 +18,10 @@ describe.each(cases)('$name', ({ tool, reason }) => {
       const application = await recipes.application(tool)
       const atOrders = await application.holdAtOrders()
       const atIndex = await application.holdAtIndex()
-      const first = application.deploy(tool, { options: '--ttl 1s' })
+      const first = application.deploy(tool)
       const migrating = await application.stopped(first, 'orders')
       first.signal('SIGKILL')
+      await application.runOut()
       // The server notices, although what it waits for is still locked.
       await application.untilGone(migrating)
       expect(await application.schema()).toEqual({ orders: false, country: false, index: 'none' })
@@ -31,11 +32,12 @@ describe.each(cases)('$name', ({ tool, reason }) => {
         expect(await application.deploy(tool).closed).toMatchObject(refused)
       }
       await application.recover(tool, 'orders')
-      const second = application.deploy(tool, { options: '--ttl 1s' })
+      const second = application.deploy(tool)
       await application.stopped(second, 'orders')
       await atOrders.query('rollback')
       const building = await application.stopped(second, 'index')
       second.signal('SIGKILL')
+      await application.runOut()
       await application.untilGone(building)
       expect(await application.schema()).toEqual({ orders: true, country: true, index: 'invalid' })
       const leftBehind = await application.database.query(recipes.file('invalid-indexes.sql'))
@@ -81,9 +83,10 @@ test('without the setting of the role, what a killed deploy holds on the server 
   const application = await recipes.application(tool)
   const atOrders = await application.holdAtOrders()
   const env = { PGOPTIONS: '-c client_connection_check_interval=0' }
-  const first = application.deploy(tool, { options: '--ttl 1s', env })
+  const first = application.deploy(tool, { env })
   const migrating = await application.stopped(first, 'orders')
   first.signal('SIGKILL')
+  await application.runOut()
   const second = await application.deploy(tool).closed
   expect(second).toMatchObject({
     code: 1,

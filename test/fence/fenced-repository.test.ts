@@ -583,7 +583,11 @@ test('more rows than one statement takes are refused before they are sent', asyn
 })
 
 test('a pool that has no session to give has sent nothing', async () => {
-  const small = database.kysely<Tables>({ max: 1, connectionTimeoutMillis: 50 })
+  const pool = database.newPool({ max: 1, idleTimeoutMillis: 0 })
+  // Connecting would have to be as quick as waiting for the one session there is.
+  await pool.query('select')
+  pool.options.connectionTimeoutMillis = 50
+  const small = new Kysely<Tables>({ dialect: new PostgresDialect({ pool }) })
   const repository = new FencedRepository<Tables, 'accounts'>(small, 'accounts', { key: 'id' })
   await small.connection().execute(async () => {
     await expect(repository.insert(lease, { id: 1, status: 'x' })).rejects.toMatchObject({

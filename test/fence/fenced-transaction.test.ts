@@ -16,6 +16,7 @@ import {
 } from '../../src/index.ts'
 import { type TestDatabase, useDatabase } from '../support/database.ts'
 import { tellLate } from './late-status.ts'
+import { settled } from '../support/manual-clock.ts'
 import { TcpProxy } from '../support/tcp-proxy.ts'
 
 const database = useDatabase()
@@ -497,11 +498,14 @@ describe.each([
   test('a session that ended before COMMIT was sent is known to have written nothing', async () => {
     const writing = transaction(async (run) => {
       await run(`insert into notes values (1, 'gone')`)
-      await database.query(
-        `select pg_terminate_backend(pid) from pg_stat_activity
+      const ended = await database.query<{ pid: number }>(
+        `select pid, pg_terminate_backend(pid) from pg_stat_activity
           where state = 'idle in transaction' and datname = current_database()`,
       )
-      await new Promise((resolve) => setTimeout(resolve, 50))
+      const left = `select from pg_stat_activity where pid = any ($1)`
+      await expect.poll(() => database.query(left, [ended.map(({ pid }) => pid)])).toEqual([])
+      // Its last words have arrived, and are read in between.
+      await settled()
     })
     await expect(writing).rejects.toMatchObject({ code: 'TRANSACTION_CUT_OFF' })
     expect(await texts()).toEqual([])

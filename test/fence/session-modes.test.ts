@@ -379,9 +379,9 @@ describe('SET TRANSACTION as the first statement of a transaction', () => {
       await client.query(`set lock_timeout = '50ms'`)
       await client.query('begin')
       await blocker.query('begin')
-      // A lock of the kind that is handed over in order: the fence that comes next waits behind the blocker.
-      const lock = 'select pg_advisory_xact_lock(1178947139, fencepost.fence_key($1))'
-      const blocking = blocker.query(lock, [lease.name])
+      // The server gives it the table at the very end of the transaction. A row would go to whoever comes first.
+      const lock = 'lock table fencepost.lease in access exclusive mode'
+      const blocking = blocker.query(lock)
       const waiting = `select from pg_stat_activity where query = $1 and wait_event_type = 'Lock'`
       await expect.poll(() => database.query(waiting, [lock])).toHaveLength(1)
       const changing = client.query('set transaction isolation level serializable')

@@ -2,7 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { describe, expect, test } from 'vitest'
 import { type AcquireOptions, InvalidArgumentError } from '../../src/index.ts'
 import { useDatabase } from '../support/database.ts'
-import { Log, takenOverAfterMs, untilExpired, untilInLine } from '../support/line.ts'
+import { Log, expire, takenOverAfterMs, untilExpired, untilInLine } from '../support/line.ts'
 import { WaiterProcess } from '../support/waiter-process.ts'
 
 const database = useDatabase()
@@ -181,14 +181,14 @@ describe('a maximum hold', () => {
 describe('a grace after a crash', () => {
   test('keeps the lease closed after a holder was killed, and the first in line gets it then', async () => {
     const name = uniqueName()
-    await using dead = await WaiterProcess.start(database.url, { ttl: '400ms', label: name })
+    await using dead = await WaiterProcess.start(database.url, { ttl: long, label: name })
     const waiter = await database.open()
     dead.send({ do: 'acquire', id: 1, name, options: { graceAfterCrash: '1500ms' } })
     await dead.did(1, 'get')
+    await dead.kill()
+    await expire(database, name)
     const waiting = waiter.acquire(name, { ttl: long })
     await untilInLine(database, name, 1)
-    await dead.kill()
-    await untilExpired(database, name)
     expect(await waiter.tryAcquire(name)).toBeNull()
     await waiting
     const lateMs = await takenOverAfterMs(database, name, name)

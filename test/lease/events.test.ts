@@ -1,7 +1,13 @@
 import { beforeEach, describe, expect, test } from 'vitest'
-import type { HandOverOutcome, Lease } from '../../src/index.ts'
+import type { Connection } from '../../src/database/connection.ts'
+import { RequestFailure } from '../../src/database/failure.ts'
+import type { HandOverOutcome, Lease, Token } from '../../src/index.ts'
+import { HeldLease } from '../../src/lease/held-lease.ts'
+import { Holder } from '../../src/lease/holder.ts'
+import type { Protocol } from '../../src/lease/protocol.ts'
 import { useDatabase } from '../support/database.ts'
 import { Log, untilInLine } from '../support/line.ts'
+import { ManualClock } from '../support/manual-clock.ts'
 import { OwnServer } from '../support/own-server.ts'
 import { SqlHolder } from '../support/sql-holder.ts'
 import { TcpProxy } from '../support/tcp-proxy.ts'
@@ -18,8 +24,51 @@ function blockFor(ms: number): void {
   Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, ms)
 }
 
+const ttlMs = 3000
+
+/** A lease of a holder whose time passes, and whose heartbeats are answered, as the test says. */
+async function heldByHand(): Promise<{
+  readonly clock: ManualClock
+  readonly lease: HeldLease
+  readonly answer: (beats: 'alive' | 'silence') => void
+}> {
+  const clock = new ManualClock()
+  let isSilent = false
+  const protocol = {
+    join: async () => {},
+    end: async () => {},
+    beat: async () => {
+      if (isSilent) throw new RequestFailure('unknown', new Error('silence'))
+      return true
+    },
+  } as unknown as Protocol
+  const holder = new Holder({
+    identity: { id: 'holder', label: 'test', host: 'test', pid: 1, meta: {} },
+    ttlMs,
+    protocol,
+    clock,
+    logger: log,
+    beats: { isOpen: true } as Connection,
+    isSpare: () => false,
+    onBeat: () => {},
+    onSettled: () => {},
+  })
+  await holder.join()
+  const lease = new HeldLease({
+    term: { lease: uniqueName(), token: 1n as Token, holderId: holder.id, sequence: 'default' },
+    holder,
+    clock,
+    logger: log,
+    deadlineMs: Number.POSITIVE_INFINITY,
+    giveBack: async () => 'released',
+    limit: async () => {},
+    onOver: () => {},
+  })
+  return { clock, lease, answer: (beats) => (isSilent = beats === 'silence') }
+}
+
 /** Everything that is told of a lease, in order. */
-function tellings(lease: Lease): string[] {
+function tellings(lease: Pick<HeldLease, 'on'>): string[] {
   const told: string[] = []
   lease.on('renewed', () => told.push('renewed'))
   lease.on('at-risk', () => told.push('at-risk'))
@@ -138,34 +187,27 @@ describe('a lease that is asked to stop', () => {
 
 describe('events', () => {
   test('come in the order in which things happened', async () => {
-    const proxy = await TcpProxy.start(database.url)
-    try {
-      const fencepost = await database.open({ connectionString: proxy.url })
-      const lease = await fencepost.acquire(uniqueName(), { ttl: '600ms' })
-      const told = tellings(lease)
-      await once(lease, 'renewed')
-      proxy.drop()
-      await once(lease, 'at-risk')
-      proxy.restore()
-      await once(lease, 'renewed')
-      expect(await lease.release()).toBe('released')
-      expect(told.filter((event, index) => event !== told[index - 1])).toEqual([
-        'renewed',
-        'at-risk',
-        'renewed',
-        'released: released',
-      ])
-      const lost = await fencepost.acquire(uniqueName(), { ttl: '600ms' })
-      const toldOfLost = tellings(lost)
-      proxy.drop()
-      await once(lost, 'lost')
-      expect(toldOfLost.at(-1)).toBe('lost: expired')
-      expect(toldOfLost.filter((event) => event.startsWith('lost'))).toHaveLength(1)
-      expect(await lost.release()).toBe('not-held')
-      expect(toldOfLost.at(-1)).toBe('lost: expired')
-    } finally {
-      await proxy.stop()
-    }
+    const { clock, lease, answer } = await heldByHand()
+    const told = tellings(lease)
+    await clock.advance(ttlMs / 3)
+    answer('silence')
+    await clock.advance(ttlMs / 3)
+    answer('alive')
+    await clock.advance(ttlMs / 10)
+    expect(await lease.release()).toBe('released')
+    expect(told).toEqual(['renewed', 'at-risk', 'renewed', 'released: released'])
+  })
+
+  test('end with the loss, of which it is told once', async () => {
+    const { clock, lease, answer } = await heldByHand()
+    const told = tellings(lease)
+    answer('silence')
+    await clock.advance(2 * ttlMs)
+    expect(told).toEqual(['at-risk', 'lost: expired'])
+    expect(await lease.release()).toBe('not-held')
+    answer('alive')
+    await clock.advance(ttlMs)
+    expect(told).toEqual(['at-risk', 'lost: expired'])
   })
 
   test('tell how long the lease is held, after each heartbeat', async () => {

@@ -30,38 +30,39 @@ async function tickets(lease: string): Promise<string[]> {
   return rows.map(({ ticket }) => ticket)
 }
 
+/** The minimum hold of a lease that was given back is over. */
+async function holdIsOver(name: string): Promise<void> {
+  await database.query(`update fencepost.lease set available_at = '-infinity' where name = $1`, [name])
+}
+
 describe('the line', () => {
   test('is not passed by who asks once, who is told who is first in it', async () => {
-    const [holder, waiter, other] = [
-      await database.open(),
-      await database.open({ label: 'the first in line' }),
-      await database.open(),
-    ]
+    const [holder, waiter, other] = [await database.open(), await database.open(), await database.open()]
     const name = uniqueName()
-    const lease = await holder.acquire(name, { minHold: '300ms' })
+    const lease = await holder.acquire(name, { minHold: '1h' })
+    // Its owner has stopped, so it does not take what is free.
+    const stopped = await SqlHolder.join(database.pool, 30_000, 'the first in line')
+    await stopped.ask([name], { stand: true })
     const waiting = waiter.acquire(name)
-    await untilInLine(database, name, 1)
+    await untilInLine(database, name, 2)
     // Nobody has it now, but it is not free before its minimum hold is over.
     await lease.release()
-    const blocker = await database.session()
-    await blocker.query('begin')
-    await blocker.query('select from fencepost.lease where name = $1 for update', [name])
-    await sleep(400)
-    // It is free by now, and the waiter is kept from it.
+    await holdIsOver(name)
     expect(await other.tryAcquire(name)).toBeNull()
     await expect(other.acquire(name, { wait: 0 })).rejects.toMatchObject({
       code: 'NOT_ACQUIRED',
-      contender: { isInLine: true, label: 'the first in line', pid: process.pid },
+      contender: { isInLine: true, label: 'the first in line' },
     })
     expect(await other.tryAcquireAll([name, `${name}/other`])).toBeNull()
-    await blocker.query('commit')
+    await database.query('select fencepost.end_holder($1)', [stopped.id])
+    await database.query('select fencepost.wake(array(select fencepost.hand_on($1)))', [stopped.id])
     expect((await waiting).token).toBe(lease.token + 1n)
   })
 
   test('is passed by who barges, and keeps its order', async () => {
     const [holder, waiter, other] = [await database.open(), await database.open(), await database.open()]
     const name = uniqueName()
-    const lease = await holder.acquire(name, { minHold: '200ms' })
+    const lease = await holder.acquire(name, { minHold: '1h' })
     // Its owner has stopped, so it does not take what is free.
     const stopped = await SqlHolder.join(database.pool, 30_000)
     await database.query('select * from fencepost.acquire(array[$1], $2, p_stand => true)', [
@@ -72,7 +73,7 @@ describe('the line', () => {
     await lease.release()
     const waiting = waiter.acquire(name)
     await untilInLine(database, name, 2)
-    await sleep(250)
+    await holdIsOver(name)
     expect(await other.tryAcquire(name)).toBeNull()
     const barged = await other.tryAcquire(name, { barge: true })
     expect(barged!.token).toBe(lease.token + 1n)

@@ -19,7 +19,7 @@ async function writer(): Promise<WriterProcess> {
   return started
 }
 
-const acquire = (of: WriterProcess, ttl = 400) => of.order({ do: 'acquire', name, ttl, wait: 30_000 })
+const acquire = (of: WriterProcess, ttl = 30_000) => of.order({ do: 'acquire', name, ttl, wait: 30_000 })
 const written = async (): Promise<unknown[]> =>
   (await database.query('select text from written order by place')).map((row) => row['text'])
 
@@ -39,7 +39,7 @@ afterEach(async () => {
 describe('a paused process', () => {
   test('is succeeded, and when it wakes its write is refused and its signal has aborted', async () => {
     const [a, b] = [await writer(), await writer()]
-    const tokenA = BigInt((await acquire(a)).token!)
+    const tokenA = BigInt((await acquire(a, 2000)).token!)
     expect(await a.order({ do: 'write', text: 'a' })).toEqual({})
     a.signal('SIGSTOP')
     const tokenB = BigInt((await acquire(b)).token!)
@@ -58,7 +58,7 @@ describe('a paused process', () => {
 
   test('inside a fenced transaction is cut off by the server, and nothing of it stays', async () => {
     const [a, b] = [await writer(), await writer()]
-    await acquire(a)
+    await acquire(a, 2000)
     a.send({ do: 'begin', text: 'half-way' })
     expect(await a.report()).toEqual({ state: 'inside' })
     a.signal('SIGSTOP')

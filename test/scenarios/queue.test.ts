@@ -2,7 +2,7 @@ import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest'
 import type { OpenOptions } from '../../src/index.ts'
 import { OwnServer } from '../support/own-server.ts'
 import { WaiterProcess } from '../support/waiter-process.ts'
-import { listeners, takenOverAfterMs, untilExpired, untilInLine } from '../support/line.ts'
+import { expire, listeners, takenOverAfterMs, untilInLine } from '../support/line.ts'
 import type { CrowdTerm } from './children/waiter.ts'
 
 let server: OwnServer
@@ -94,14 +94,14 @@ describe('a process in front', () => {
     const name = uniqueName()
     const holder = await server.open({ ttl: long })
     const lease = await holder.acquire(name)
-    const first = await process({ ttl: '300ms', label: `${name}/first` })
+    const first = await process({ ttl: long, label: `${name}/first` })
     const second = await process({ ttl: long })
     first.send({ do: 'acquire', id: 1, name })
     await untilInLine(server, name, 1)
     second.send({ do: 'acquire', id: 1, name })
     await untilInLine(server, name, 2)
     await first.kill()
-    await untilExpired(server, `${name}/first`)
+    await expire(server, `${name}/first`)
     expect(await lease.handOver()).toBe('handed-over')
     expect((await second.did(1, 'get')).token).toBe(String(lease.token + 1n))
     await untilInLine(server, name, 0)

@@ -58,6 +58,14 @@ export async function untilExpired(database: Queryable, label: string): Promise<
     .toEqual([])
 }
 
+/** Has the named holder, which is dead, be silent for longer than its TTL. */
+export async function expire(database: Queryable, label: string): Promise<void> {
+  await database.query(
+    `update fencepost.holder set expires_at = clock_timestamp() - interval '1 ms' where label = $1 and ended_at is null`,
+    [label],
+  )
+}
+
 /** Milliseconds from the end of the named holder's last heartbeat to the grant of the lease's present term. */
 export async function takenOverAfterMs(database: Queryable, lease: string, label: string): Promise<number> {
   const [row] = await database.query<{ ms: number }>(
