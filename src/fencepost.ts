@@ -163,19 +163,18 @@ export class Fencepost implements AsyncDisposable {
     const clock = systemClock
     const timeoutMs = this.#timeoutMs
     const wakes = new Wakes()
-    const deliver = (wake: string): boolean => wakes.deliver(wake)
     this.#connect = (applicationName, ear) =>
       new Connection(
         { config, applicationName, clock, logger, ...(ear === undefined ? {} : { ear }) },
         schemaGreeting,
       )
     this.#grants = grants ?? grantsConnection(config, clock, logger)
-    this.#protocol = new Protocol({ grants: this.#grants, clock, logger, timeoutMs, deliver })
+    this.#protocol = new Protocol({ grants: this.#grants, clock, logger, timeoutMs, wakes })
     this.#listener = checkFlag('listen', options.listen, true)
       ? new Listener({
           connect: (ear) => this.#connect('fencepost listener', ear),
           notify: (payloads) => this.#protocol.notify(payloads),
-          heard: deliver,
+          heard: (wake) => wakes.deliver(wake),
           changed: () => wakes.askAll(),
           clock,
           logger,

@@ -5,6 +5,7 @@ import type { Contender } from '../errors.ts'
 import type { Logger } from '../logger.ts'
 import { optionalNumber } from './lease-list.ts'
 import type { Token } from './term.ts'
+import type { Wakes } from './wakes.ts'
 
 /** What a new holder tells about itself. Everything but the id is for people to read. */
 export interface HolderIdentity {
@@ -65,9 +66,6 @@ export interface ReleaseAnswer {
   readonly isHandedOver: boolean
 }
 
-/** What the room does with a wake-up: true when it was for somebody in this process. */
-export type DeliverWake = (wake: string) => boolean
-
 /** An attempt to acquire a lease whose answer was lost. */
 export interface Unsettled {
   readonly name: string
@@ -97,7 +95,7 @@ export interface ProtocolOptions {
   /** For everything about one request. */
   readonly timeoutMs: number
   /** Gets the wake-ups that come out of a request first; those for other processes are sent. */
-  readonly deliver: DeliverWake
+  readonly wakes: Pick<Wakes, 'deliver' | 'ticketsOf'>
 }
 
 /**
@@ -109,7 +107,7 @@ export class Protocol {
   readonly #clock: Clock
   readonly #logger: Logger
   readonly #timeoutMs: number
-  readonly #deliver: DeliverWake
+  readonly #wakes: Pick<Wakes, 'deliver' | 'ticketsOf'>
   #isMute = false
 
   constructor(options: ProtocolOptions) {
@@ -117,7 +115,7 @@ export class Protocol {
     this.#clock = options.clock
     this.#logger = options.logger
     this.#timeoutMs = options.timeoutMs
-    this.#deliver = options.deliver
+    this.#wakes = options.wakes
   }
 
   async join(holder: HolderIdentity, ttlMs: number): Promise<void> {
@@ -145,7 +143,7 @@ export class Protocol {
       text: 'select fencepost.hand_on($1::uuid) as wake',
       values: [holderId],
     })
-    this.#wake(rows)
+    this.#wake(wakesOf(rows))
   }
 
   /** The answers are in the order of the names. */
@@ -215,16 +213,35 @@ export class Protocol {
     tokens: readonly Token[],
     holderId: string,
   ): Promise<ReleaseAnswer[]> {
+    if (names.length === 1) return [await this.#handOver(names[0]!, tokens[0]!, holderId)]
     const rows = await this.#call(this.#grants, {
       name: 'fencepost_release',
       text: 'select name, outcome, wake from fencepost.release($1::text[], $2::bigint[], $3::uuid)',
       values: [names, tokens.map(String), holderId],
     })
-    this.#wake(rows)
+    this.#wake(wakesOf(rows))
     return inOrder(names, rows).map((row) => {
       const outcome = row['outcome'] as ReleaseAnswer['outcome']
       return { outcome, isHandedOver: row['wake']?.includes(':') === true }
     })
+  }
+
+  /** The statement that hands the lease over also wakes the next in line, after it has committed. */
+  async #handOver(name: string, token: Token, holderId: string): Promise<ReleaseAnswer> {
+    const here = this.#wakes.ticketsOf(name)
+    const [row] = await this.#call(this.#grants, {
+      name: 'fencepost_hand_over',
+      text: 'call fencepost.hand_over($1::text, $2::bigint, $3::uuid, $4::bigint[])',
+      values: [name, token.toString(), holderId, here],
+    })
+    const wakes = row?.['wakes']?.split(' ') ?? []
+    const isSent = row?.['is_sent'] === 't'
+    // Somebody who was here may have left meanwhile, and then it has not been sent.
+    this.#wake(isSent ? wakes.filter((wake) => here.includes(wake.split(':', 1)[0]!)) : wakes)
+    return {
+      outcome: row?.['outcome'] as ReleaseAnswer['outcome'],
+      isHandedOver: row?.['is_handed_over'] === 't',
+    }
   }
 
   /** Leaves the line; what was granted meanwhile goes on. False: somebody works on the lease right now, ask again. */
@@ -233,7 +250,7 @@ export class Protocol {
       text: 'select name, outcome, wake from fencepost.leave($1::uuid, $2::text[], $3::bigint[])',
       values: [holderId, names, tickets],
     })
-    this.#wake(rows)
+    this.#wake(wakesOf(rows))
     return inOrder(names, rows).map((row) => row['outcome'] === 'left')
   }
 
@@ -243,7 +260,7 @@ export class Protocol {
       text: 'select outcome, wake from fencepost.limit_term($1::text, $2::bigint, $3::uuid, $4::bigint)',
       values: [name, token.toString(), holderId, Math.ceil(withinMs)],
     })
-    this.#wake(rows)
+    this.#wake(wakesOf(rows))
     return rows[0]?.['outcome'] !== 'draining'
   }
 
@@ -257,7 +274,7 @@ export class Protocol {
       text: 'select fencepost.give_back($1::uuid, $2::text[], $3::bigint[]) as wake',
       values: [holderId, attempts.map(({ name }) => name), attempts.map(({ attempt }) => attempt)],
     })
-    this.#wake(rows)
+    this.#wake(wakesOf(rows))
   }
 
   /** Sends a notification on the channel of the wake-ups. */
@@ -281,8 +298,8 @@ export class Protocol {
   }
 
   /** Whoever is to be woken is here, or is told by a statement of its own, whose failure is no failure of the request. */
-  #wake(rows: readonly TextRow[]): void {
-    const wakes = rows.flatMap(({ wake }) => (wake == null || this.#deliver(wake) ? [] : [wake]))
+  #wake(all: readonly string[]): void {
+    const wakes = all.filter((wake) => !this.#wakes.deliver(wake))
     if (wakes.length === 0) return
     this.notify(wakes).then(
       () => {
@@ -320,6 +337,10 @@ export class Protocol {
       }
     }
   }
+}
+
+function wakesOf(rows: readonly TextRow[]): string[] {
+  return rows.flatMap(({ wake }) => wake ?? [])
 }
 
 function inOrder(names: readonly string[], rows: readonly TextRow[]): TextRow[] {

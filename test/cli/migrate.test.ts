@@ -38,6 +38,9 @@ test('migrate installs the schema, and nothing when it is called again', async (
       'applied 0005_acquire_all',
       'applied 0006_waiting',
       'applied 0007_operators',
+      'applied 0008_placeholder',
+      'applied 0009_placeholder',
+      'applied 0010_faster_hand_over',
       '',
     ].join('\n'),
     stderr: '',
@@ -74,6 +77,9 @@ test('--down removes the newest migration, and tokens go on rising after the nex
   }
   const before = await token()
   for (const name of [
+    '0010_faster_hand_over',
+    '0009_placeholder',
+    '0008_placeholder',
     '0007_operators',
     '0006_waiting',
     '0005_acquire_all',

@@ -17,6 +17,9 @@ const migrations = [
   '0005_acquire_all',
   '0006_waiting',
   '0007_operators',
+  '0008_placeholder',
+  '0009_placeholder',
+  '0010_faster_hand_over',
 ]
 
 /** Takes migration after migration back, and tells which. */
