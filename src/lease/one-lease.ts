@@ -76,6 +76,7 @@ export class OneLease<L extends HeldLease> implements Suitor<L> {
       isListening: this.#room.isListening,
       tries,
       random: Math.random(),
+      nowMs: this.#room.clock.monotonicMs(),
     })
     await (this.#standing?.sleep(ms, this.#patience) ?? this.#patience.sleep(ms))
   }

@@ -404,10 +404,10 @@ describe('an answer that is lost', () => {
       await database.open({ ...faulty, connectionString: proxy.url }),
       await database.open(),
     ]
-    const names = [uniqueName(), uniqueName()]
-    const leases = await Promise.all(names.map((name) => holder.acquire(name, { ttl: '2s' })))
-    const waiting = names.map((name) => waiter.acquire(name, { ttl: '2s' }))
-    for (const name of names) await untilInLine(database, name, 1)
+    const both = [uniqueName(), uniqueName()]
+    const leases = await Promise.all(both.map((name) => holder.acquire(name, { ttl: '2s' })))
+    const waiting = both.map((name) => waiter.acquire(name, { ttl: '2s' }))
+    for (const name of both) await untilInLine(database, name, 1)
     const swallowed = swallow('fencepost_release')
     expect(await Promise.all(leases.map((lease) => lease.release()))).toEqual(['released', 'released'])
     expect(swallowed.count).toBe(1)
@@ -415,7 +415,7 @@ describe('an answer that is lost', () => {
       expect(granted.token).toBeGreaterThan(leases[index]!.token)
       await granted.release()
     }
-    for (const name of names) await untilLeft(database, name)
+    for (const name of both) await untilLeft(database, name)
   })
 
   test('to the sending of a wake-up sends no wrong one', async () => {
@@ -423,10 +423,10 @@ describe('an answer that is lost', () => {
       await database.open({ ...faulty, connectionString: proxy.url }),
       await database.open(),
     ]
-    const names = [uniqueName(), uniqueName()]
-    const leases = await Promise.all(names.map((name) => holder.acquire(name, { ttl: long })))
-    const waiting = names.map((name) => waiter.acquire(name, { ttl: long }))
-    for (const name of names) await untilInLine(database, name, 1)
+    const both = [uniqueName(), uniqueName()]
+    const leases = await Promise.all(both.map((name) => holder.acquire(name, { ttl: long })))
+    const waiting = both.map((name) => waiter.acquire(name, { ttl: long }))
+    for (const name of both) await untilInLine(database, name, 1)
     const swallowed = swallow('fencepost_wake')
     // Only what several leases have to tell goes in a statement of its own.
     const handed = await Promise.all(leases.map((lease) => lease.handOver()))
