@@ -6,6 +6,24 @@
 -- transactions that notify commit one at a time. So hand_over() is a procedure, which commits the grant, durably, before it begins
 -- the transaction of the wake-up. What is saved is the way back to the client and out again.
 
+-- Every process listens on a channel of its own beside the one of all, and what is for one of its holders is sent there: of a thousand
+-- processes that wait for something, one hears of a hand-over. Wake-ups of the other ways (leave, give_back, hand_on, an older
+-- library) go to the channel of all.
+alter table fencepost.holder
+  add column channel text,
+  add constraint holder_channel_form check (channel ~ '^fencepost_[0-9a-f]{32}$');
+
+-- Joins like the one with a parameter less, and tells on which channel the holder's process hears wake-ups.
+create function fencepost.join_holder(
+  p_id uuid, p_label text, p_host text, p_pid integer, p_meta jsonb, p_ttl_ms bigint, p_channel text
+) returns void
+language plpgsql security definer
+set search_path = fencepost, pg_temp as $$
+begin
+  perform join_holder(p_id, p_label, p_host, p_pid, p_meta, p_ttl_ms);
+  update holder set channel = p_channel where id = p_id;
+end $$;
+
 -- As 0006 has it, except for one lease alone: that takes two statements less where nobody waits, and three less where somebody does.
 create or replace function fencepost.release(p_names text[], p_tokens bigint[], p_holder uuid)
 returns table (name text, outcome text, wake text)
@@ -49,7 +67,8 @@ begin
       return;
     end if;
     -- The first in line, unless he is just leaving or being ended; see grant_next().
-    select w.ticket, w.holder_id, w.attempt, w.min_hold, w.max_hold, w.grace, h.ended_at, h.expires_at into v_next
+    select w.ticket, w.holder_id, w.attempt, w.min_hold, w.max_hold, w.grace, h.ended_at, h.expires_at, h.channel
+      into v_next
       from waiter w join holder h on h.id = w.holder_id
      where w.lease = p_names[1]
      order by w.ticket
@@ -75,7 +94,7 @@ begin
              grace = v_next.grace
         from drawn d
        where l.name = p_names[1]
-      returning wake_up(l.name, l.holder_id, l.ticket, l.token) into wake;
+      returning wake_up(l.name, l.holder_id, l.ticket, l.token) || coalesce(':' || v_next.channel, '') into wake;
     end if;
     if wake is not null then
       return next;
@@ -151,11 +170,13 @@ begin
   end if;
   commit;
   v_ignored := pg_catalog.set_config('synchronous_commit', 'off', true);
-  perform pg_catalog.pg_notify('fencepost', w) from pg_catalog.unnest(v_elsewhere) w;
+  perform pg_catalog.pg_notify(coalesce(nullif(pg_catalog.split_part(w, ':', 4), ''), 'fencepost'), w)
+     from pg_catalog.unnest(v_elsewhere) w;
   is_sent := true;
 end $$;
 
 revoke all on procedure fencepost.hand_over(text, bigint, uuid, bigint[], text, boolean, text, boolean) from public;
+revoke all on function fencepost.join_holder(uuid, text, text, integer, jsonb, bigint, text) from public;
 
 -- Who could release leases before can do so now.
 do $$
@@ -170,6 +191,7 @@ begin
      where p.oid = 'fencepost.release(text[], bigint[], uuid)'::regprocedure and a.privilege_type = 'EXECUTE' and a.grantee <> p.proowner
   loop
     execute 'grant execute on procedure fencepost.hand_over(text, bigint, uuid, bigint[], text, boolean, text, boolean) to ' || v_role;
+    execute 'grant execute on function fencepost.join_holder(uuid, text, text, integer, jsonb, bigint, text) to ' || v_role;
   end loop;
 end $$;
 
@@ -179,6 +201,7 @@ language sql immutable parallel safe as 'select 10';
 -- Down Migration
 
 drop procedure fencepost.hand_over(text, bigint, uuid, bigint[], text, boolean, text, boolean);
+drop function fencepost.join_holder(uuid, text, text, integer, jsonb, bigint, text);
 
 -- As 0006 has made it.
 create or replace function fencepost.release(p_names text[], p_tokens bigint[], p_holder uuid)
@@ -288,6 +311,8 @@ begin
        where not exists (select from unnest(v_released) other where other = r.name);
   end if;
 end $$;
+
+alter table fencepost.holder drop column channel;
 
 create or replace function fencepost.schema_version() returns integer
 language sql immutable parallel safe as 'select 9';

@@ -89,6 +89,8 @@ const queueIsFull = '54000'
 const maxRetries = 20
 
 export interface ProtocolOptions {
+  /** Where this process hears its wake-ups, and nobody else does. */
+  readonly channel?: string | undefined
   readonly grants: Connection
   readonly clock: Clock
   readonly logger: Logger
@@ -108,9 +110,11 @@ export class Protocol {
   readonly #logger: Logger
   readonly #timeoutMs: number
   readonly #wakes: Pick<Wakes, 'deliver' | 'ticketsOf'>
+  readonly #channel: string | undefined
   #isMute = false
 
   constructor(options: ProtocolOptions) {
+    this.#channel = options.channel
     this.#grants = options.grants
     this.#clock = options.clock
     this.#logger = options.logger
@@ -120,8 +124,11 @@ export class Protocol {
 
   async join(holder: HolderIdentity, ttlMs: number): Promise<void> {
     await this.#call(this.#grants, {
-      text: 'select fencepost.join_holder($1::uuid, $2::text, $3::text, $4::integer, $5::jsonb, $6::bigint)',
-      values: [holder.id, holder.label, holder.host, holder.pid, JSON.stringify(holder.meta), ttlMs],
+      text: 'select fencepost.join_holder($1::uuid, $2::text, $3::text, $4::integer, $5::jsonb, $6::bigint, $7::text)',
+      values: [
+        ...[holder.id, holder.label, holder.host, holder.pid],
+        ...[JSON.stringify(holder.meta), ttlMs, this.#channel ?? null],
+      ],
     })
   }
 
@@ -283,8 +290,8 @@ export class Protocol {
     const request = {
       name: 'fencepost_wake',
       text:
-        `select pg_catalog.set_config('synchronous_commit', 'off', true), pg_catalog.pg_notify('fencepost', wake) ` +
-        'from pg_catalog.unnest($1::text[]) wake',
+        `select pg_catalog.set_config('synchronous_commit', 'off', true), pg_catalog.pg_notify(coalesce(nullif(` +
+        `pg_catalog.split_part(wake, ':', 4), ''), 'fencepost'), wake) from pg_catalog.unnest($1::text[]) wake`,
       values: [payloads],
     }
     try {

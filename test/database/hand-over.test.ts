@@ -1,4 +1,4 @@
-import { createHash, randomBytes } from 'node:crypto'
+import { createHash, randomBytes, randomUUID } from 'node:crypto'
 import { readFile, readdir } from 'node:fs/promises'
 import type { Client } from 'pg'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
@@ -79,8 +79,9 @@ describe('a hand-over', () => {
     const heard = await ear(listener)
     const { holder, token, ticket } = await held('within', session)
     await session.query('begin')
-    const handing = handOver(session, 'within', token, holder).catch((error: unknown) => error)
-    expect(await handing.finally(() => session.query('rollback'))).toMatchObject({ code: '2D000' })
+    const outcome = await handOver(session, 'within', token, holder).catch((error: unknown) => error)
+    await session.query('rollback')
+    expect(outcome).toMatchObject({ code: '2D000' })
     expect(await heard()).toEqual([])
     await holder.fence(database.pool, 'within', token)
     expect(await database.query(`select ticket from fencepost.waiter where lease = 'within'`)).toEqual([
@@ -99,6 +100,46 @@ describe('a hand-over', () => {
       is_sent: false,
     })
     expect(await heard()).toEqual([])
+  })
+
+  test('is told on the channel of the process that is granted the lease, and to nobody else', async () => {
+    const [session, other, own] = [
+      await database.session(),
+      await database.session(),
+      await database.session(),
+    ]
+    const channel = `fencepost_${randomBytes(16).toString('hex')}`
+    const [heardByAll, heard] = [await ear(other), await ear(own)]
+    await own.query('unlisten *')
+    await own.query(`listen ${channel}`)
+    const holder = await SqlHolder.join(session)
+    const waiter = new SqlHolder(session)
+    await session.query(`select fencepost.join_holder($1, 'sql', null, null, null, 30000, $2)`, [
+      waiter.id,
+      channel,
+    ])
+    const token = await holder.take('channel')
+    const ticket = await waiter.stand('channel')
+    const { wakes, is_sent } = await handOver(session, 'channel', token, holder)
+    expect(is_sent).toBe(true)
+    expect(wakes!.split(':')).toEqual([
+      ticket,
+      `${token + 1n}`,
+      expect.stringMatching(/^[0-9a-f]{24}$/),
+      channel,
+    ])
+    expect(await heard()).toEqual([wakes])
+    expect(await heardByAll()).toEqual([])
+  })
+
+  test('is refused a channel on which nothing could be sent', async () => {
+    for (const channel of ['', 'fencepost', 'another', `fencepost_${'0'.repeat(33)}`]) {
+      const joining = database.query(`select fencepost.join_holder($1, 'sql', null, null, null, 30000, $2)`, [
+        randomUUID(),
+        channel,
+      ])
+      await expect(joining).rejects.toMatchObject({ code: '23514' })
+    }
   })
 
   test('without anybody in line is a release, and one of a term that is over is none', async () => {
