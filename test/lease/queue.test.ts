@@ -30,6 +30,27 @@ async function tickets(lease: string): Promise<string[]> {
   return rows.map(({ ticket }) => ticket)
 }
 
+test('a hand-over is heard by nobody but the process that is granted the lease, and by that one at once', async () => {
+  const [holder, waiter] = [await database.open(), await database.open()]
+  const bystander = await database.session()
+  const heard: string[] = []
+  bystander.on('notification', ({ payload }) => heard.push(payload!))
+  await bystander.query('listen fencepost')
+  const name = uniqueName()
+  const lease = await holder.acquire(name, { ttl: '10m' })
+  const waiting = waiter.acquire(name, { ttl: '10m' })
+  await untilInLine(database, name, 1)
+  // Until it listens to itself it asks once a second; from then on it would not for minutes.
+  await expect.poll(() => heard.length, { timeout: 10_000 }).toBe(1)
+  expect(heard).toEqual([expect.stringMatching(/^echo /)])
+  await expect.poll(() => listeners(database)).toHaveLength(1)
+  expect(await lease.handOver()).toBe('handed-over')
+  expect((await waiting).token).toBe(lease.token + 1n)
+  await bystander.query('select 1')
+  expect(heard).toHaveLength(1)
+  await Promise.all([holder.close(), waiter.close()])
+})
+
 describe('the line', () => {
   test('is not passed by who asks once, who is told who is first in it', async () => {
     const [holder, waiter, other] = [
