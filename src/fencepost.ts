@@ -1,3 +1,4 @@
+import { randomBytes } from 'node:crypto'
 import { setMaxListeners } from 'node:events'
 import { hostname } from 'node:os'
 import { systemClock } from './clock.ts'
@@ -148,25 +149,28 @@ export class Fencepost implements AsyncDisposable {
     const clock = systemClock
     const timeoutMs = this.#timeoutMs
     const wakes = new Wakes()
-    const deliver = (wake: string): boolean => wakes.deliver(wake)
     this.#connect = (applicationName, ear) =>
       new Connection(
         { config, applicationName, clock, logger, ...(ear === undefined ? {} : { ear }) },
         schemaGreeting,
       )
     this.#grants = grants ?? grantsConnection(config, clock, logger)
-    this.#protocol = new Protocol({ grants: this.#grants, clock, logger, timeoutMs, deliver })
-    this.#listener = checkFlag('listen', options.listen, true)
-      ? new Listener({
-          connect: (ear) => this.#connect('fencepost listener', ear),
-          notify: (payloads) => this.#protocol.notify(payloads),
-          heard: deliver,
-          changed: () => wakes.askAll(),
-          clock,
-          logger,
-          timeoutMs,
-        })
-      : undefined
+    const listens = checkFlag('listen', options.listen, true)
+    const channel = listens ? `fencepost_${randomBytes(16).toString('hex')}` : undefined
+    this.#protocol = new Protocol({ grants: this.#grants, clock, logger, timeoutMs, wakes, channel })
+    this.#listener =
+      channel !== undefined
+        ? new Listener({
+            channel,
+            connect: (ear) => this.#connect('fencepost listener', ear),
+            notify: (payloads) => this.#protocol.notify(payloads),
+            heard: (wake) => wakes.deliver(wake),
+            changed: () => wakes.askAll(),
+            clock,
+            logger,
+            timeoutMs,
+          })
+        : undefined
     this.#leases = new LeaseClient({
       protocol: this.#protocol,
       clock,

@@ -3,10 +3,12 @@ import type { Clock } from '../clock.ts'
 import type { Logger } from '../logger.ts'
 import type { Connection, Ear } from './connection.ts'
 
-/** The one channel of all wake-ups. */
-const channel = 'fencepost'
+/** The channel that all processes hear. */
+const commonChannel = 'fencepost'
 
 export interface ListenerOptions {
+  /** A name that nobody else listens by; lower-case letters, digits and underscores. */
+  readonly channel: string
   /** A connection of the listener's own, which tells `ear` what it hears. */
   connect(ear: Ear): Connection
   /** Sends a notification on the channel over another connection. */
@@ -110,7 +112,7 @@ export class Listener {
 
   async #subscribe(connection: Connection): Promise<void> {
     if (await this.#isShared(connection)) throw new Error(deaf)
-    const session = await this.#inTransaction(connection, `listen ${channel}`)
+    const session = await this.#inTransaction(connection, 'listen')
     // It says nothing for long, which is no reason to end it. The setting is not there before version 14.
     if (!connection.isPooled) {
       const text = `select pg_catalog.set_config(name, '0', false) from pg_catalog.pg_settings where name = 'idle_session_timeout'`
@@ -149,7 +151,7 @@ export class Listener {
     try {
       for (let tries = 0; tries < mostLooks; tries += 1) {
         // oxlint-disable-next-line no-await-in-loop -- Until it is the right one.
-        if ((await this.#inTransaction(connection, `unlisten ${channel}`)) === session) return
+        if ((await this.#inTransaction(connection, 'unlisten')) === session) return
       }
     } catch (error) {
       this.#options.logger.debug(`fencepost: a session may have been left listening: ${String(error)}`)
@@ -157,10 +159,11 @@ export class Listener {
   }
 
   /** Returns the server's session that has run it: within a transaction a pooler does not change it. */
-  async #inTransaction(connection: Connection, text: string): Promise<string | undefined> {
-    const { timeoutMs } = this.#options
+  async #inTransaction(connection: Connection, command: 'listen' | 'unlisten'): Promise<string | undefined> {
+    const { timeoutMs, channel } = this.#options
     await connection.query({ text: 'begin', timeoutMs })
-    await connection.query({ text, timeoutMs })
+    await connection.query({ text: `${command} ${commonChannel}`, timeoutMs })
+    await connection.query({ text: `${command} ${channel}`, timeoutMs })
     const session = await this.#session(connection)
     await connection.query({ text: 'commit', timeoutMs })
     return session
@@ -218,7 +221,7 @@ export class Listener {
   }
 
   #notified(name: string, payload: string): void {
-    if (name !== channel) return
+    if (name !== commonChannel && name !== this.#options.channel) return
     if (payload === this.#echo?.payload) this.#echo.heard()
     else this.#options.heard(payload)
   }

@@ -248,7 +248,7 @@ const leaseViews = ['leases', 'waiters', 'holders', 'fenced_transactions', 'forc
 async function grant(client: ClientBase, role: string, kind: SchemaKind): Promise<void> {
   const name = escapeIdentifier(role)
   await client.query(`grant usage on schema fencepost to ${name}`)
-  await client.query(`grant execute on all functions in schema fencepost to ${name}`)
+  await client.query(`grant execute on all routines in schema fencepost to ${name}`)
   if (kind === 'leases') {
     await client.query(`revoke execute on function ${operatorFunctions} from ${name}`)
   }

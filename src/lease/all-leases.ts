@@ -35,7 +35,7 @@ export class AllLeases<L extends HeldLease> implements Suitor<L> {
     const { ttlMs } = this.#request
     const random = Math.random()
     return this.#patience.sleep(
-      nextTryMs(refusal, { ttlMs, stands: false, isListening: false, tries, random }),
+      nextTryMs(refusal, { ttlMs, stands: false, isListening: false, tries, random, nowMs: undefined }),
     )
   }
 

@@ -59,11 +59,14 @@ export class OneLease<L extends HeldLease> implements Suitor<L> {
     const token = standing.takeNews()
     // The end of a maximum hold is asked for, because it counts from before the wake-up was sent.
     if (token !== undefined && !Number.isFinite(this.#request.asking.bounds.maxHoldMs)) {
-      standing.seat.granted(this.#name)
+      standing.seat.grantedInLine(this.#name)
       return this.#take(standing.seat, { isGranted: true, token, deadlineMs: Number.POSITIVE_INFINITY })
     }
     const answer = await standing.seat.askAgain(standing.place)
-    if (answer.isGranted) return this.#take(standing.seat, answer)
+    if (answer.isGranted) {
+      standing.seat.grantedInLine(this.#name)
+      return this.#take(standing.seat, answer)
+    }
     if (answer.refusal.reason !== 'gone') return this.#refused(answer)
     this.#drop()
     return this.#askAnew()
@@ -77,6 +80,7 @@ export class OneLease<L extends HeldLease> implements Suitor<L> {
       isListening: this.#room.isListening,
       tries,
       random: Math.random(),
+      nowMs: this.#room.clock.monotonicMs(),
     })
     await (this.#standing?.sleep(ms, this.#patience) ?? this.#patience.sleep(ms))
   }

@@ -5,6 +5,7 @@ import type { Contender } from '../errors.ts'
 import type { Logger } from '../logger.ts'
 import { optionalNumber } from './lease-list.ts'
 import type { Token } from './term.ts'
+import type { Wakes } from './wakes.ts'
 
 /** What a new holder tells about itself. Everything but the id is for people to read. */
 export interface HolderIdentity {
@@ -65,9 +66,6 @@ export interface ReleaseAnswer {
   readonly isHandedOver: boolean
 }
 
-/** What the room does with a wake-up: true when it was for somebody in this process. */
-export type DeliverWake = (wake: string) => boolean
-
 /** An attempt to acquire a lease whose answer was lost. */
 export interface Unsettled {
   readonly name: string
@@ -90,14 +88,19 @@ const queueIsFull = '54000'
 /** Statements that were rolled back for another one's sake are sent again at most so often. */
 const maxRetries = 20
 
+/** So many leases that somebody waits for are remembered. */
+const maxWaitedFor = 10_000
+
 export interface ProtocolOptions {
+  /** Where this process hears its wake-ups, and nobody else does. */
+  readonly channel?: string | undefined
   readonly grants: Connection
   readonly clock: Clock
   readonly logger: Logger
   /** For everything about one request. */
   readonly timeoutMs: number
   /** Gets the wake-ups that come out of a request first; those for other processes are sent. */
-  readonly deliver: DeliverWake
+  readonly wakes: Pick<Wakes, 'deliver' | 'ticketsOf'>
 }
 
 /**
@@ -109,21 +112,28 @@ export class Protocol {
   readonly #clock: Clock
   readonly #logger: Logger
   readonly #timeoutMs: number
-  readonly #deliver: DeliverWake
+  readonly #wakes: Pick<Wakes, 'deliver' | 'ticketsOf'>
+  readonly #channel: string | undefined
+  /** Leases that others waited for when they were last seen. */
+  readonly #waitedFor = new Set<string>()
   #isMute = false
 
   constructor(options: ProtocolOptions) {
+    this.#channel = options.channel
     this.#grants = options.grants
     this.#clock = options.clock
     this.#logger = options.logger
     this.#timeoutMs = options.timeoutMs
-    this.#deliver = options.deliver
+    this.#wakes = options.wakes
   }
 
   async join(holder: HolderIdentity, ttlMs: number): Promise<void> {
     await this.#call(this.#grants, {
-      text: 'select fencepost.join_holder($1::uuid, $2::text, $3::text, $4::integer, $5::jsonb, $6::bigint)',
-      values: [holder.id, holder.label, holder.host, holder.pid, JSON.stringify(holder.meta), ttlMs],
+      text: 'select fencepost.join_holder($1::uuid, $2::text, $3::text, $4::integer, $5::jsonb, $6::bigint, $7::text)',
+      values: [
+        ...[holder.id, holder.label, holder.host, holder.pid],
+        ...[JSON.stringify(holder.meta), ttlMs, this.#channel ?? null],
+      ],
     })
   }
 
@@ -145,7 +155,7 @@ export class Protocol {
       text: 'select fencepost.hand_on($1::uuid) as wake',
       values: [holderId],
     })
-    this.#wake(rows)
+    this.#wake(wakesOf(rows))
   }
 
   /** The answers are in the order of the names. */
@@ -221,17 +231,48 @@ export class Protocol {
     tokens: readonly Token[],
     holderId: string,
   ): Promise<ReleaseAnswer[]> {
+    if (names.length === 1 && this.#waitedFor.has(names[0]!)) {
+      return [await this.#handOver(names[0]!, tokens[0]!, holderId)]
+    }
     const rows = await this.#call(this.#grants, {
       name: 'fencepost_release',
       text: 'select name, outcome, wake from fencepost.release_batch($1::text[], $2::bigint[], $3::uuid)',
       values: [textArray(names), `{${tokens.join(',')}}`, holderId],
     })
     if (answerForAll(rows) !== undefined) return names.map(() => released)
-    this.#wake(rows)
+    this.#wake(wakesOf(rows))
+    for (const { name, wake } of rows) if (name != null && wake != null) this.isWaitedFor(name)
     return inOrder(names, rows).map((row) => {
       const outcome = row['outcome'] as ReleaseAnswer['outcome']
       return { outcome, isHandedOver: row['wake']?.includes(':') === true }
     })
+  }
+
+  /** Somebody stood in line for the lease just now, so it is likely that somebody does when it is given back. */
+  isWaitedFor(name: string): void {
+    this.#waitedFor.delete(name)
+    this.#waitedFor.add(name)
+    const [oldest] = this.#waitedFor
+    if (this.#waitedFor.size > maxWaitedFor && oldest !== undefined) this.#waitedFor.delete(oldest)
+  }
+
+  /** The statement that hands the lease over also wakes the next in line, after it has committed. */
+  async #handOver(name: string, token: Token, holderId: string): Promise<ReleaseAnswer> {
+    const here = this.#wakes.ticketsOf(name)
+    const [row] = await this.#call(this.#grants, {
+      name: 'fencepost_hand_over',
+      text: 'call fencepost.hand_over($1::text, $2::bigint, $3::uuid, $4::bigint[])',
+      values: [name, token.toString(), holderId, here],
+    })
+    const wakes = row?.['wakes']?.split(' ') ?? []
+    if (wakes.length === 0) this.#waitedFor.delete(name)
+    const isSent = row?.['is_sent'] === 't'
+    // Somebody who was here may have left meanwhile, and then it has not been sent.
+    this.#wake(isSent ? wakes.filter((wake) => here.includes(wake.split(':', 1)[0]!)) : wakes)
+    return {
+      outcome: row?.['outcome'] as ReleaseAnswer['outcome'],
+      isHandedOver: row?.['is_handed_over'] === 't',
+    }
   }
 
   /** Leaves the line; what was granted meanwhile goes on. False: somebody works on the lease right now, ask again. */
@@ -240,7 +281,7 @@ export class Protocol {
       text: 'select name, outcome, wake from fencepost.leave($1::uuid, $2::text[], $3::bigint[])',
       values: [holderId, names, tickets],
     })
-    this.#wake(rows)
+    this.#wake(wakesOf(rows))
     return inOrder(names, rows).map((row) => row['outcome'] === 'left')
   }
 
@@ -250,7 +291,7 @@ export class Protocol {
       text: 'select outcome, wake from fencepost.limit_term($1::text, $2::bigint, $3::uuid, $4::bigint)',
       values: [name, token.toString(), holderId, Math.ceil(withinMs)],
     })
-    this.#wake(rows)
+    this.#wake(wakesOf(rows))
     return rows[0]?.['outcome'] !== 'draining'
   }
 
@@ -264,7 +305,7 @@ export class Protocol {
       text: 'select fencepost.give_back($1::uuid, $2::text[], $3::bigint[]) as wake',
       values: [holderId, attempts.map(({ name }) => name), attempts.map(({ attempt }) => attempt)],
     })
-    this.#wake(rows)
+    this.#wake(wakesOf(rows))
   }
 
   /** Sends a notification on the channel of the wake-ups. */
@@ -273,8 +314,8 @@ export class Protocol {
     const request = {
       name: 'fencepost_wake',
       text:
-        `select pg_catalog.set_config('synchronous_commit', 'off', true), pg_catalog.pg_notify('fencepost', wake) ` +
-        'from pg_catalog.unnest($1::text[]) wake',
+        `select pg_catalog.set_config('synchronous_commit', 'off', true), pg_catalog.pg_notify(coalesce(nullif(` +
+        `pg_catalog.split_part(wake, ':', 4), ''), 'fencepost'), wake) from pg_catalog.unnest($1::text[]) wake`,
       values: [payloads],
     }
     try {
@@ -288,8 +329,8 @@ export class Protocol {
   }
 
   /** Whoever is to be woken is here, or is told by a statement of its own, whose failure is no failure of the request. */
-  #wake(rows: readonly TextRow[]): void {
-    const wakes = rows.flatMap(({ wake }) => (wake == null || this.#deliver(wake) ? [] : [wake]))
+  #wake(all: readonly string[]): void {
+    const wakes = all.filter((wake) => !this.#wakes.deliver(wake))
     if (wakes.length === 0) return
     this.notify(wakes).then(
       () => {
@@ -340,6 +381,10 @@ function answerForAll(rows: readonly TextRow[]): TextRow | undefined {
 /** As PostgreSQL reads it: `pg` writes an array too, one element after the other into a string that grows. */
 function textArray(texts: readonly string[]): string {
   return `{${texts.map((text) => `"${text.replaceAll(/["\\]/g, String.raw`\$&`)}"`).join(',')}}`
+}
+
+function wakesOf(rows: readonly TextRow[]): string[] {
+  return rows.flatMap(({ wake }) => wake ?? [])
 }
 
 function inOrder(names: readonly string[], rows: readonly TextRow[]): TextRow[] {

@@ -208,6 +208,12 @@ export class Seat {
     this.#givenBack.delete(name)
   }
 
+  /** The same, of a lease that others wait for too, as like as not. */
+  grantedInLine(name: string): void {
+    this.granted(name)
+    this.#options.protocol.isWaitedFor(name)
+  }
+
   /** Asks for all of the leases or none, in a call of its own. */
   async acquireAll(
     names: readonly string[],

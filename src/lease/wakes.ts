@@ -20,6 +20,7 @@ const maxEarly = 10_000
 export class Wakes {
   /** Mostly one for each ticket. After a crash of the server a number may be given out once more. */
   readonly #sleepers = new Map<string, Set<Sleeper>>()
+  readonly #ticketsByLease = new Map<string, string[]>()
   readonly #early = new Map<string, string>()
   #expecting = 0
 
@@ -37,15 +38,24 @@ export class Wakes {
     const sleeper = { lease, holderId, woken }
     const sleepers = this.#sleepers.get(ticket) ?? new Set()
     this.#sleepers.set(ticket, sleepers.add(sleeper))
+    this.#ticketsByLease.set(lease, [...this.ticketsOf(lease), ticket])
     const early = this.#early.get(ticket)
     if (early !== undefined) {
       this.#early.delete(ticket)
       this.deliver(early)
     }
     return () => {
-      sleepers.delete(sleeper)
+      if (!sleepers.delete(sleeper)) return
+      const left = this.ticketsOf(lease).toSpliced(this.ticketsOf(lease).indexOf(ticket), 1)
+      if (left.length === 0) this.#ticketsByLease.delete(lease)
+      else this.#ticketsByLease.set(lease, left)
       if (sleepers.size === 0 && this.#sleepers.get(ticket) === sleepers) this.#sleepers.delete(ticket)
     }
+  }
+
+  /** The places in line for a lease that somebody in this process waits at: mostly one, and one for each TTL at most. */
+  ticketsOf(lease: string): readonly string[] {
+    return this.#ticketsByLease.get(lease) ?? []
   }
 
   /** False when it is for nobody in this process, as far as is known. */

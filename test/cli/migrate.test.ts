@@ -40,6 +40,7 @@ test('migrate installs the schema, and nothing when it is called again', async (
       'applied 0007_operators',
       'applied 0008_plain_path',
       'applied 0009_cheaper_fence',
+      'applied 0010_faster_hand_over',
       '',
     ].join('\n'),
     stderr: '',
@@ -76,6 +77,7 @@ test('--down removes the newest migration, and tokens go on rising after the nex
   }
   const before = await token()
   for (const name of [
+    '0010_faster_hand_over',
     '0009_cheaper_fence',
     '0008_plain_path',
     '0007_operators',

@@ -5,6 +5,8 @@ import { Listener } from '../../src/database/listener.ts'
 import { Log } from '../support/line.ts'
 import { ManualClock, settled } from '../support/manual-clock.ts'
 
+const channel = 'fencepost_of_its_own'
+
 /** A server as the listener sees it. */
 class FakeServer {
   readonly clock = new ManualClock()
@@ -20,6 +22,7 @@ class FakeServer {
   isPooled = false
 
   readonly listener = new Listener({
+    channel,
     connect: (ear) => {
       const session = new FakeSession(this, ear)
       this.sessions.push(session)
@@ -40,8 +43,8 @@ class FakeServer {
   notify(...payloads: string[]): void {
     if (this.isDown) throw new RequestFailure('unsent', new Error('connection refused'))
     for (const session of this.open) {
-      if (session.listensTo !== undefined && !this.isDeaf && !session.isCut) {
-        for (const payload of payloads) session.ear.notified(session.listensTo, payload)
+      if (session.listensTo.has('fencepost') && !this.isDeaf && !session.isCut) {
+        for (const payload of payloads) session.ear.notified('fencepost', payload)
       }
     }
   }
@@ -63,7 +66,7 @@ class FakeSession {
   isCut = false
   /** Answers come a second later. */
   isSlow = false
-  listensTo: string | undefined
+  readonly listensTo = new Set<string>()
 
   constructor(server: FakeServer, ear: Ear) {
     this.#server = server
@@ -85,8 +88,8 @@ class FakeSession {
       return promise
     }
     if (this.isSlow) await new Promise<void>((resolve) => this.#server.clock.after(1000, resolve))
-    if (text.startsWith('listen ')) this.listensTo = text.slice('listen '.length)
-    if (text.startsWith('unlisten ')) this.listensTo = undefined
+    if (text.startsWith('listen ')) this.listensTo.add(text.slice('listen '.length))
+    if (text.startsWith('unlisten ')) this.listensTo.delete(text.slice('unlisten '.length))
     if (!text.includes('pg_backend_pid')) return []
     return [{ pid: this.#server.isPooled ? '1' : String(this.#server.sessions.indexOf(this)) }]
   }
@@ -128,7 +131,7 @@ describe('a listener', () => {
     server.isDeaf = true
     server.listener.listen()
     await server.settle()
-    expect(server.sessions[0]!.listensTo).toBe('fencepost')
+    expect([...server.sessions[0]!.listensTo]).toEqual(['fencepost', channel])
     expect(server.listener.isListening).toBe(false)
     expect(server.changes).toBe(0)
     server.isDeaf = false
@@ -137,11 +140,12 @@ describe('a listener', () => {
     expect(server.changes).toBe(1)
   })
 
-  test('passes on what it hears on its channel, and nothing else', async () => {
+  test('passes on what it hears on its own channel and on that of all, and nothing else', async () => {
     const { server } = await listening()
     server.sessions[0]!.ear.notified('another channel', 'not for us')
     server.notify('7:8:proof', '9')
-    expect(server.heard).toEqual(['7:8:proof', '9'])
+    server.sessions[0]!.ear.notified(channel, '10')
+    expect(server.heard).toEqual(['7:8:proof', '9', '10'])
   })
 
   test('is gone 30 seconds after the last one has stopped to wait, and not before', async () => {

@@ -19,6 +19,7 @@ const migrations = [
   '0007_operators',
   '0008_plain_path',
   '0009_cheaper_fence',
+  '0010_faster_hand_over',
 ]
 
 /** Takes migration after migration back, and tells which. */

@@ -348,6 +348,8 @@ class World {
     const term = model.terms.get(name)!
     term.line = term.line.filter((place) => place.ticket !== ticket)
     if (term.holder === index && term.ticket === ticket) {
+      // Nobody has had this term: no minimum hold follows from it.
+      term.availableAt = Number.NEGATIVE_INFINITY
       const next = model.letGo(name)
       if (next !== undefined)
         this.#expectWake(

@@ -378,22 +378,44 @@ describe('an answer that is lost', () => {
     await untilLeft(database, name)
   })
 
-  test('to a release loses the wake-up only: the waiter finds out by asking', async () => {
+  test('to a release loses nothing: the wake-up has been sent', async () => {
     const [holder, waiter] = [
       await database.open({ ...faulty, connectionString: proxy.url }),
       await database.open(),
     ]
+    await expectWakeUps(holder, waiter)
     const name = uniqueName()
-    const lease = await holder.acquire(name, { ttl: '2s' })
-    const waiting = waiter.acquire(name, { ttl: '2s' })
+    const lease = await holder.acquire(name, { ttl: long })
+    const waiting = waiter.acquire(name, { ttl: long })
     await untilInLine(database, name, 1)
-    const swallowed = swallow('fencepost_release')
+    const swallowed = swallow('fencepost_hand_over')
+    const startedMs = performance.now()
     expect(await lease.release()).toBe('released')
     expect(swallowed.count).toBe(1)
     expect((await waiting).token).toBe(lease.token + 1n)
+    expect(performance.now() - startedMs).toBeLessThan(soonMs)
     expect(lease.state).toBe('released')
     await (await waiting).release()
     await untilLeft(database, name)
+  })
+
+  test('to a release of several loses the wake-ups only: the waiters find out by asking', async () => {
+    const [holder, waiter] = [
+      await database.open({ ...faulty, connectionString: proxy.url }),
+      await database.open(),
+    ]
+    const both = [uniqueName(), uniqueName()]
+    const leases = await Promise.all(both.map((name) => holder.acquire(name, { ttl: '2s' })))
+    const waiting = both.map((name) => waiter.acquire(name, { ttl: '2s' }))
+    for (const name of both) await untilInLine(database, name, 1)
+    const swallowed = swallow('fencepost_release')
+    expect(await Promise.all(leases.map((lease) => lease.release()))).toEqual(['released', 'released'])
+    expect(swallowed.count).toBe(1)
+    for (const [index, granted] of (await Promise.all(waiting)).entries()) {
+      expect(granted.token).toBeGreaterThan(leases[index]!.token)
+      await granted.release()
+    }
+    for (const name of both) await untilLeft(database, name)
   })
 
   test('to the sending of a wake-up sends no wrong one', async () => {
@@ -401,17 +423,19 @@ describe('an answer that is lost', () => {
       await database.open({ ...faulty, connectionString: proxy.url }),
       await database.open(),
     ]
-    const name = uniqueName()
-    const lease = await holder.acquire(name, { ttl: long })
-    const waiting = waiter.acquire(name, { ttl: long })
-    await untilInLine(database, name, 1)
+    const both = [uniqueName(), uniqueName()]
+    const leases = await Promise.all(both.map((name) => holder.acquire(name, { ttl: long })))
+    const waiting = both.map((name) => waiter.acquire(name, { ttl: long }))
+    for (const name of both) await untilInLine(database, name, 1)
     const swallowed = swallow('fencepost_wake')
-    expect(await lease.handOver()).toBe('handed-over')
-    const taken = await waiting
-    expect(taken.token).toBe(lease.token + 1n)
+    // Only what several leases have to tell goes in a statement of its own.
+    const handed = await Promise.all(leases.map((lease) => lease.handOver()))
+    expect(handed).toEqual(['handed-over', 'handed-over'])
+    const taken = await Promise.all(waiting)
+    for (const [index, { token }] of taken.entries()) expect(token).toBeGreaterThan(leases[index]!.token)
     await expect.poll(() => swallowed.count, { timeout: 10_000 }).toBe(1)
     await expectWakeUps(holder, waiter)
-    expect(taken.isHeld).toBe(true)
+    for (const lease of taken) expect(lease.isHeld).toBe(true)
   })
 
   test('to the leaving of a place is asked again until the place is left', async () => {

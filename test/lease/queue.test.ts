@@ -35,6 +35,27 @@ async function holdIsOver(name: string): Promise<void> {
   await database.query(`update fencepost.lease set available_at = '-infinity' where name = $1`, [name])
 }
 
+test('a hand-over is heard by nobody but the process that is granted the lease, and by that one at once', async () => {
+  const [holder, waiter] = [await database.open(), await database.open()]
+  const bystander = await database.session()
+  const heard: string[] = []
+  bystander.on('notification', ({ payload }) => heard.push(payload!))
+  await bystander.query('listen fencepost')
+  const name = uniqueName()
+  const lease = await holder.acquire(name, { ttl: '10m' })
+  const waiting = waiter.acquire(name, { ttl: '10m' })
+  await untilInLine(database, name, 1)
+  // Until it listens to itself it asks once a second; from then on it would not for minutes.
+  await expect.poll(() => heard.length, { timeout: 10_000 }).toBe(1)
+  expect(heard).toEqual([expect.stringMatching(/^echo /)])
+  await expect.poll(() => listeners(database)).toHaveLength(1)
+  expect(await lease.handOver()).toBe('handed-over')
+  expect((await waiting).token).toBe(lease.token + 1n)
+  await bystander.query('select 1')
+  expect(heard).toHaveLength(1)
+  await Promise.all([holder.close(), waiter.close()])
+})
+
 describe('the line', () => {
   test('is not passed by who asks once, who is told who is first in it', async () => {
     const [holder, waiter, other] = [await database.open(), await database.open(), await database.open()]
@@ -356,35 +377,41 @@ describe('a wait that is aborted', () => {
   })
 })
 
+/** Those of earlier tests may end at any time. */
+async function listenersFromNowOn(): Promise<() => Promise<number[]>> {
+  const before = await listeners(database)
+  return async () => (await listeners(database)).filter((pid) => !before.includes(pid))
+}
+
 describe('the session that listens', () => {
   test('is there while somebody waits, once for a process, and not before', async () => {
     const name = new URL(database.url).pathname
     const [holder, waiter] = [await database.open(), await database.open()]
-    const before = await listeners(database)
+    const newListeners = await listenersFromNowOn()
     const leases = await Promise.all(
       Array.from({ length: 30 }, (_, index) => holder.acquire(`${name}/${index}`)),
     )
     expect(await waiter.tryAcquire(`${name}/0`)).toBeNull()
-    expect(await listeners(database)).toEqual(before)
+    expect(await newListeners()).toEqual([])
     const waiting = leases.map((lease) => waiter.acquire(lease.name))
     await Promise.all(leases.map((lease) => untilInLine(database, lease.name, 1)))
-    await expect.poll(() => listeners(database), { timeout: 10_000 }).toHaveLength(before.length + 1)
+    await expect.poll(newListeners, { timeout: 10_000 }).toHaveLength(1)
     await Promise.all(leases.map((lease) => lease.release()))
     await Promise.all(waiting)
-    expect(await listeners(database)).toHaveLength(before.length + 1)
+    expect(await newListeners()).toHaveLength(1)
     await waiter.close()
-    await expect.poll(() => listeners(database), { timeout: 10_000 }).toEqual(before)
+    await expect.poll(newListeners, { timeout: 10_000 }).toEqual([])
   })
 
   test('is not there with `listen: false`, and the lease is got by asking', async () => {
     const [holder, waiter] = [await database.open(), await database.open({ listen: false })]
-    const before = await listeners(database)
+    const newListeners = await listenersFromNowOn()
     const name = uniqueName()
     const lease = await holder.acquire(name, { ttl: '60s' })
     const waiting = waiter.acquire(name, { ttl: '60s' })
     await untilInLine(database, name, 1)
     expect(await lease.handOver()).toBe('handed-over')
     expect((await waiting).token).toBe(lease.token + 1n)
-    expect(await listeners(database)).toEqual(before)
+    expect(await newListeners()).toEqual([])
   })
 })

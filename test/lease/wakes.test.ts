@@ -118,4 +118,18 @@ describe('a wake-up', () => {
     later.end()
     expect(wakes.deliver(wakeUp('7', '36', holderId, 'b'))).toBe(false)
   })
+
+  test('may be left to this process for the places of a lease that somebody waits at here', () => {
+    const wakes = new Wakes()
+    expect(wakes.ticketsOf('lease')).toEqual([])
+    const [seven, eight, other] = [sleeper(wakes, '7'), sleeper(wakes, '8'), sleeper(wakes, '9', 'other')]
+    expect(wakes.ticketsOf('lease')).toEqual(['7', '8'])
+    expect(wakes.ticketsOf('other')).toEqual(['9'])
+    seven.end()
+    seven.end()
+    expect(wakes.ticketsOf('lease')).toEqual(['8'])
+    eight.end()
+    other.end()
+    expect([...wakes.ticketsOf('lease'), ...wakes.ticketsOf('other')]).toEqual([])
+  })
 })

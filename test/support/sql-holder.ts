@@ -43,7 +43,8 @@ export class SqlHolder {
   readonly #db: Pool | Client
   readonly #attempts: { last: number }
 
-  private constructor(db: Pool | Client, id: string = randomUUID(), attempts = { last: 0 }) {
+  /** One that has still to join. */
+  constructor(db: Pool | Client, id: string = randomUUID(), attempts = { last: 0 }) {
     this.#db = db
     this.id = id
     this.#attempts = attempts
