@@ -15,8 +15,7 @@ const shared: RolldownOptions = {
 /** Our own files, and the helper for `using`, which Node 22 does not know. */
 const own = /^([./]|@oxc-project.runtime)/
 /** What every command needs. Read from the bundle it is there in a third of the time. */
-const bundled =
-  /^(commander|ms|pg|pgpass|split2|xtend(\/mutable)?|(pg|postgres)-(?!native|cloudflare)[\w-]+)$/
+const bundled = /^(commander|pg|pgpass|split2|xtend(\/mutable)?|(pg|postgres)-(?!native|cloudflare)[\w-]+)$/
 
 /** What few services need, and none at its start, is read when it is first used. */
 const later = /src.(doctor|operators|package-directory|fence.protection\.|database.migrat)/
@@ -37,7 +36,7 @@ const groups = [
   },
   {
     name: 'start',
-    test: /src.(clock|duration|logger|package-directory|lease.name|cli.(database-url|grace|run-options|run-report|voice)|database.(connect-options|connection|failure|grants|schema))\.ts$|usingCtx|node_modules.(ms|pg|pgpass|split2|xtend|(pg|postgres)-[\w-]+)./,
+    test: /src.(clock|duration|logger|package-directory|lease.name|cli.(database-url|grace|run-options|run-report|voice)|database.(connect-options|connection|failure|grants|schema))\.ts$|usingCtx|node_modules.(pg|pgpass|split2|xtend|(pg|postgres)-[\w-]+)./,
   },
   { name: 'parser', test: /src.cli.commands.(program|manual|run)\.ts$|node_modules.commander./ },
   {

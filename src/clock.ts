@@ -1,5 +1,4 @@
 import { uptime } from 'node:os'
-import { performance } from 'node:perf_hooks'
 
 /**
  * Time as this process can know it. The database's clock decides who holds a lease; this one only decides when to

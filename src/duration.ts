@@ -1,5 +1,3 @@
-import { inspect } from 'node:util'
-import ms, { type StringValue } from 'ms'
 import { InvalidArgumentError } from './errors.ts'
 
 type Unit = 'ms' | 's' | 'm' | 'h' | 'd'
@@ -20,7 +18,9 @@ export interface DurationBounds {
   readonly maxMs: number
 }
 
-const form = /^\d{1,15}(\.\d{1,6})? ?(ms|s|m|h|d)$/
+const unitsMs: Readonly<Record<Unit, number>> = { d: 86_400_000, h: 3_600_000, m: 60_000, s: 1000, ms: 1 }
+
+const form = /^(\d{1,15}(?:\.\d{1,6})?) ?(ms|s|m|h|d)$/
 
 /**
  * Checks a duration and returns whole milliseconds, rounded up. A bare string of digits is refused, because it
@@ -50,12 +50,7 @@ export function durationMs(option: string, value: unknown, bounds: DurationBound
 
 /** A duration as people write it, in the largest unit that divides it: 90000 is "90s". */
 export function formatMs(value: number): string {
-  for (const [unit, size] of [
-    ['d', 86_400_000],
-    ['h', 3_600_000],
-    ['m', 60_000],
-    ['s', 1000],
-  ] as const) {
+  for (const [unit, size] of Object.entries(unitsMs)) {
     if (value >= size && value % size === 0) return `${value / size}${unit}`
   }
   return `${value}ms`
@@ -63,7 +58,10 @@ export function formatMs(value: number): string {
 
 function parse(value: unknown): number | undefined {
   if (typeof value === 'number') return value
-  if (typeof value === 'string') return form.test(value) ? ms(value as StringValue) : undefined
+  if (typeof value === 'string') {
+    const [, count, unit] = form.exec(value) ?? []
+    return unit === undefined ? undefined : Number(count) * unitsMs[unit as Unit]
+  }
   if (typeof value === 'object' && value !== null && 'total' in value && typeof value.total === 'function') {
     try {
       return Number(value.total('milliseconds'))
@@ -79,7 +77,10 @@ export function show(value: unknown): string {
   let text: string
   try {
     text =
-      typeof value === 'string' ? JSON.stringify(value) : inspect(value, { depth: 1, breakLength: Infinity })
+      typeof value === 'string'
+        ? JSON.stringify(value)
+        : // An import would make Node read all that its module may be asked for.
+          process.getBuiltinModule('node:util').inspect(value, { depth: 1, breakLength: Infinity })
   } catch {
     text = `a value of type ${typeof value}`
   }

@@ -1,4 +1,3 @@
-import { inspect } from 'node:util'
 import { LeaseLostError, LeaseReleasedError, type LossReason } from '../errors.ts'
 import type { Clock } from '../clock.ts'
 import type { Logger } from '../logger.ts'
@@ -271,7 +270,7 @@ function asReleaseOutcome(outcome: HandOverOutcome): ReleaseOutcome {
 }
 
 // What console.log shows: not the holder's id, which is a secret.
-Object.defineProperty(HeldLease.prototype, inspect.custom, {
+Object.defineProperty(HeldLease.prototype, Symbol.for('nodejs.util.inspect.custom'), {
   value(this: HeldLease): string {
     return `Lease { name: ${JSON.stringify(this.name)}, token: ${this.token}n, state: '${this.state}' }`
   },
