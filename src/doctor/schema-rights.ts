@@ -15,7 +15,7 @@ export function kindOptions(exam: Examination): string[] {
 
 export function revokeFromPublic(shipped: Shipped): string {
   return [
-    'revoke execute on all functions in schema fencepost from public;',
+    'revoke execute on all routines in schema fencepost from public;',
     ...[...shipped.publicFunctions].map((name) => `grant execute on function fencepost.${name} to public;`),
   ].join('\n')
 }
@@ -32,7 +32,8 @@ async function checkOwners(exam: Examination): Promise<void> {
                                     else 'table' end, c.relname), c.relowner
          from pg_class c join space s on s.oid = c.relnamespace where c.relkind in ('r', 'p', 'v', 'm', 'f')
        union all
-       select format('function fencepost.%I(%s)', p.proname, oidvectortypes(p.proargtypes)), p.proowner
+       select format('%s fencepost.%I(%s)', case p.prokind when 'p' then 'procedure' else 'function' end, p.proname,
+                     oidvectortypes(p.proargtypes)), p.proowner
          from pg_proc p join space s on s.oid = p.pronamespace),
      -- Whoever owns most of it has installed it.
      usual as (select mode() within group (order by p.owner) as owner from part p)

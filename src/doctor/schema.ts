@@ -74,7 +74,7 @@ async function checkFunctions(exam: Examination, shipped: Shipped): Promise<void
         'warning',
         row['signature']!,
         `The function ${row['signature']!} is not fencepost's, and functions that run with the owner's rights may call it.`,
-        sql(`drop function ${row['signature']!};`),
+        sql(`drop routine ${row['signature']!};`),
       )
       continue
     }

@@ -2,7 +2,7 @@ import { readFile } from 'node:fs/promises'
 import { readMigrations } from '../database/migration-files.ts'
 import type { SchemaKind } from '../database/schema.ts'
 
-/** A function as the migrations make it. */
+/** A function or procedure as the migrations make it. */
 export interface ShippedFunction {
   readonly name: string
   /** The whole statement, as CREATE OR REPLACE. */
@@ -83,9 +83,9 @@ interface Mutable {
 // A function is taken as a whole, so that statements inside its body are not read as the migration's own.
 const statements = new RegExp(
   [
-    String.raw`create\s+(?:or\s+replace\s+)?function\s+fencepost\.(?<made>\w+)\s*(?<head>\([\s\S]*?)\bas\s+(?:(?<quote>\$\w*\$)(?<body>[\s\S]*?)\k<quote>|'(?<text>[^']*)')`,
+    String.raw`create\s+(?:or\s+replace\s+)?(?:function|procedure)\s+fencepost\.(?<made>\w+)\s*(?<head>\([\s\S]*?)\bas\s+(?:(?<quote>\$\w*\$)(?<body>[\s\S]*?)\k<quote>|'(?<text>[^']*)')`,
     String.raw`\bdo\s+(?<block>\$\w*\$)[\s\S]*?\k<block>`,
-    String.raw`drop\s+function\s+(?:if\s+exists\s+)?fencepost\.(?<dropped>\w+\([^)]*\))`,
+    String.raw`drop\s+(?:function|procedure)\s+(?:if\s+exists\s+)?fencepost\.(?<dropped>\w+\([^)]*\))`,
     String.raw`create\s+(?:or\s+replace\s+)?view\s+fencepost\.(?<view>\w+)\s+as\s+(?<query>[^;]+);`,
     String.raw`create\s+(?:unlogged\s+)?table\s+(?:if\s+not\s+exists\s+)?fencepost\.(?<relation>\w+)`,
     String.raw`drop\s+(?:table|view)\s+(?:if\s+exists\s+)?fencepost\.(?<gone>\w+)`,
@@ -147,7 +147,7 @@ function argumentTypes(head: string): string {
       .split(',')
       .map((argument) => argument.replace(/\bdefault\b[\s\S]*$/i, '').trim())
       .filter((argument) => argument !== '' && !/^out\s/i.test(argument))
-      .map((argument) => argument.split(/\s+/))
+      .map((argument) => argument.replace(/^inout\s+/i, '').split(/\s+/))
       // Without a name, as in a signature, the type is all there is.
       .map((words) => (words.length > 1 ? words.slice(1) : words).join(' '))
       .map((type) => aliases[type] ?? type)
@@ -159,7 +159,7 @@ function readFunction(whole: string, name: string, head: string, source: string)
   const settings = [...head.matchAll(/\bset\s+(\w+)\s*(?:=|\bto\b)\s*([\w, ]+?)\s*(?=\bset\b|\n|$)/gi)]
   return {
     name,
-    statement: `${whole.replace(/^create\s+(or\s+replace\s+)?function/i, 'create or replace function')};`,
+    statement: `${whole.replace(/^create\s+(?:or\s+replace\s+)?(function|procedure)/i, 'create or replace $1')};`,
     source,
     isDefiner: /\bsecurity\s+definer\b/i.test(head),
     volatility: /\bimmutable\b/i.test(head) ? 'i' : /\bstable\b/i.test(head) ? 's' : 'v',

@@ -1,14 +1,9 @@
-import { readFile, readdir } from 'node:fs/promises'
 import type { Client } from 'pg'
 import { describe, expect, test } from 'vitest'
-import { Fencepost } from '../../src/index.ts'
 import { useDatabase } from '../support/database.ts'
-import { schemaOf } from '../support/schema-of.ts'
 import { SqlHolder } from '../support/sql-holder.ts'
 
 const database = useDatabase()
-const older = useDatabase({ migrated: false })
-const untouched = useDatabase()
 
 const ttlMs = 9000
 
@@ -105,21 +100,4 @@ describe('a protected table', () => {
     await expect(session.query('insert into walled values (1)')).rejects.toMatchObject({ code: 'FP005' })
     await session.query('rollback')
   })
-})
-
-test('the migration is taken back exactly, and is the same when it is applied again', async () => {
-  const directory = new URL('../../migrations/', import.meta.url)
-  await older.query('create schema fencepost')
-  for (const file of (await readdir(directory)).toSorted()) {
-    if (!/^000[1-8]_.*[.]sql$/.test(file)) continue
-    const [up] = (await readFile(new URL(file, directory), 'utf8')).split('-- Down Migration')
-    await older.query(up!)
-  }
-  const before = await schemaOf(untouched)
-  expect(await Fencepost.migrate({ connectionString: untouched.url, direction: 'down' })).toMatchObject({
-    schemaVersion: 8,
-  })
-  expect(await schemaOf(untouched)).toEqual(await schemaOf(older))
-  await Fencepost.migrate({ connectionString: untouched.url })
-  expect(await schemaOf(untouched)).toEqual(before)
 })

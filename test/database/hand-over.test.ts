@@ -1,16 +1,13 @@
 import { createHash, randomBytes, randomUUID } from 'node:crypto'
-import { readFile, readdir } from 'node:fs/promises'
 import type { Client } from 'pg'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { migrate } from '../../src/database/migrate.ts'
 import { useDatabase } from '../support/database.ts'
 import { OwnServer } from '../support/own-server.ts'
-import { schemaOf } from '../support/schema-of.ts'
 import { SqlHolder } from '../support/sql-holder.ts'
 
 const database = useDatabase()
 const upgraded = useDatabase()
-const older = useDatabase({ migrated: false })
 
 interface HandOverRow {
   readonly outcome: string
@@ -243,25 +240,10 @@ describe('the migration', () => {
 
   beforeAll(async () => {
     await database.query(`create role ${app}`)
-    const directory = new URL('../../migrations/', import.meta.url)
-    await older.query('create schema fencepost')
-    for (const file of (await readdir(directory)).toSorted()) {
-      if (!/^000[1-9]_.*[.]sql$/.test(file)) continue
-      const [up] = (await readFile(new URL(file, directory), 'utf8')).split('-- Down Migration')
-      await older.query(up!)
-    }
   })
   afterAll(async () => {
     await upgraded.query(`drop owned by ${app}`)
     await upgraded.query(`drop role ${app}`)
-  })
-
-  test('is taken back exactly, and is the same when it is applied again', async () => {
-    const before = await schemaOf(upgraded)
-    expect((await migrateTo('down')).schemaVersion).toBe(9)
-    expect(await schemaOf(upgraded)).toEqual(await schemaOf(older))
-    await migrateTo('up')
-    expect(await schemaOf(upgraded)).toEqual(before)
   })
 
   test.each(['before', 'with'])('lets a role hand over that was given its rights %s it', async (when) => {

@@ -1,11 +1,15 @@
+import { readFile } from 'node:fs/promises'
 import { Client } from 'pg'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { requiredSchemaVersion } from '../../src/database/schema.ts'
 import { Fencepost } from '../../src/index.ts'
 import { useDatabase } from '../support/database.ts'
+import { schemaOf } from '../support/schema-of.ts'
 import { SqlHolder } from '../support/sql-holder.ts'
 
 const database = useDatabase({ migrated: false })
+const stepwise = useDatabase({ migrated: false })
+const whole = useDatabase()
 const migrate = (options: Parameters<typeof Fencepost.migrate>[0] = {}) =>
   Fencepost.migrate({ connectionString: database.url, ...options })
 
@@ -249,4 +253,23 @@ describe('a database that cannot be used', () => {
       if (DATABASE_URL !== undefined) process.env['DATABASE_URL'] = DATABASE_URL
     }
   })
+})
+
+test('each migration is taken back exactly, and all are the same when they are applied again', async () => {
+  await stepwise.query('create schema fencepost')
+  const after: Record<string, string>[] = []
+  for (const name of migrations) {
+    const text = await readFile(new URL(`../../migrations/${name}.sql`, import.meta.url), 'utf8')
+    await stepwise.query(text.split('-- Down Migration')[0]!)
+    after.push(await schemaOf(stepwise))
+  }
+  expect(await schemaOf(whole)).toEqual(after.at(-1))
+  // The first ones leave tokens behind, which must not be forgotten.
+  for (let version = migrations.length - 1; version > 3; version -= 1) {
+    const down = await Fencepost.migrate({ connectionString: whole.url, direction: 'down' })
+    expect(down).toMatchObject({ schemaVersion: version, migrations: [migrations[version]] })
+    expect(await schemaOf(whole)).toEqual(after[version - 1])
+  }
+  await Fencepost.migrate({ connectionString: whole.url })
+  expect(await schemaOf(whole)).toEqual(after.at(-1))
 })

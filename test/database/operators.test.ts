@@ -1,15 +1,11 @@
 import { randomBytes } from 'node:crypto'
-import { readFile, readdir } from 'node:fs/promises'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { Fencepost } from '../../src/index.ts'
 import { type TestDatabase, useDatabase } from '../support/database.ts'
-import { schemaOf } from '../support/schema-of.ts'
 import { SqlHolder, waitsOrAnswers } from '../support/sql-holder.ts'
 
 const database = useDatabase()
 const upgraded = useDatabase()
-const older = useDatabase({ migrated: false })
-const untouched = useDatabase()
 
 interface Row {
   readonly outcome: string
@@ -572,20 +568,3 @@ async function downTo(version: number, { url }: TestDatabase): Promise<void> {
     expect(down.schemaVersion).toBeGreaterThan(version)
   }
 }
-
-describe('the migration', () => {
-  test('is taken back exactly, and is the same when it is applied again', async () => {
-    const directory = new URL('../../migrations/', import.meta.url)
-    await older.query('create schema fencepost')
-    for (const file of (await readdir(directory)).toSorted()) {
-      if (!/^000[1-6]_.*[.]sql$/.test(file)) continue
-      const [up] = (await readFile(new URL(file, directory), 'utf8')).split('-- Down Migration')
-      await older.query(up!)
-    }
-    const before = await schemaOf(untouched)
-    await downTo(6, untouched)
-    expect(await schemaOf(untouched)).toEqual(await schemaOf(older))
-    await Fencepost.migrate({ connectionString: untouched.url })
-    expect(await schemaOf(untouched)).toEqual(before)
-  })
-})

@@ -1,15 +1,12 @@
 import { randomBytes } from 'node:crypto'
-import { readFile, readdir } from 'node:fs/promises'
 import type { Client } from 'pg'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { migrate } from '../../src/database/migrate.ts'
 import { useDatabase } from '../support/database.ts'
-import { schemaOf } from '../support/schema-of.ts'
 import { SqlHolder } from '../support/sql-holder.ts'
 
 const database = useDatabase()
 const upgraded = useDatabase()
-const older = useDatabase({ migrated: false })
 
 describe('the migration of the line', () => {
   const app = `app_${randomBytes(6).toString('hex')}`
@@ -31,27 +28,12 @@ describe('the migration of the line', () => {
 
   beforeAll(async () => {
     for (const role of [app, watcher]) await database.query(`create role ${role}`)
-    const directory = new URL('../../migrations/', import.meta.url)
-    await older.query('create schema fencepost')
-    for (const file of (await readdir(directory)).toSorted()) {
-      if (!/^000[1-5]_.*[.]sql$/.test(file)) continue
-      const [up] = (await readFile(new URL(file, directory), 'utf8')).split('-- Down Migration')
-      await older.query(up!)
-    }
   })
   afterAll(async () => {
     for (const role of [app, watcher]) {
       await upgraded.query(`drop owned by ${role}`)
       await upgraded.query(`drop role ${role}`)
     }
-  })
-
-  test('is taken back exactly, and is the same when it is applied again', async () => {
-    const before = await schemaOf(upgraded)
-    expect((await migrateTo('down')).schemaVersion).toBe(5)
-    expect(await schemaOf(upgraded)).toEqual(await schemaOf(older))
-    await migrateTo('up')
-    expect(await schemaOf(upgraded)).toEqual(before)
   })
 
   test('leaves what works as before when it is taken back, and the leases that were held then', async () => {

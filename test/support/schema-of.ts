@@ -15,7 +15,11 @@ export async function schemaOf(of: TestDatabase): Promise<Record<string, string>
               (select string_agg(k.conname || ' ' || pg_get_constraintdef(k.oid), ', ' order by k.conname)
                  from pg_constraint k where k.conrelid = c.oid))
        from pg_class c
-      where c.relnamespace = 'fencepost'::regnamespace and c.relname !~ '^migration' and c.relkind in ('r', 'v', 'S')`,
+      where c.relnamespace = 'fencepost'::regnamespace and c.relname !~ '^migration' and c.relkind in ('r', 'v', 'S')
+     union all
+     select 'trigger ' || t.tgname || ' on ' || t.tgrelid::regclass, pg_get_triggerdef(t.oid)
+       from pg_trigger t join pg_class c on c.oid = t.tgrelid
+      where c.relnamespace = 'fencepost'::regnamespace and not t.tgisinternal`,
   )
   return Object.fromEntries(rows.map((row) => [row.what, row.source]))
 }
