@@ -53,7 +53,7 @@ const tries = (waiters: number, quick?: number): Goal => ({
 
 const fenced = (way: string, base: string, workers: number, quick?: number): Goal => ({
   number: 6,
-  what: `${way} transaction ÷ ${base}, ${workers} worker${workers === 1 ? '' : 's'}`,
+  what: `transaction, ${way} ÷ ${base}, ${workers} worker${workers === 1 ? '' : 's'}`,
   measure: 'fence',
   atLeast: 0.95,
   ...(quick === undefined ? {} : { quick }),

@@ -131,7 +131,7 @@ describe('the network', () => {
     const lease = await fencepost.acquire(uniqueName(), { ttl: '30s' })
     let swallowed = 0
     proxy.onReply((_, sent) =>
-      sent.includes('fencepost_hand_over') && (swallowed += 1) === 1 ? 'swallow' : 'pass',
+      sent.includes('fencepost_release') && (swallowed += 1) === 1 ? 'swallow' : 'pass',
     )
     // The first request has done it, and the second one finds the lease no longer held: that was this release.
     expect(await lease.release()).toBe('released')

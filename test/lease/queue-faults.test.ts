@@ -378,14 +378,18 @@ describe('an answer that is lost', () => {
     await untilLeft(database, name)
   })
 
-  test('to a release loses nothing: the wake-up has been sent', async () => {
+  test('to a release loses nothing where the lease was waited for before: the wake-up has been sent', async () => {
     const [holder, waiter] = [
       await database.open({ ...faulty, connectionString: proxy.url }),
       await database.open(),
     ]
     await expectWakeUps(holder, waiter)
     const name = uniqueName()
-    const lease = await holder.acquire(name, { ttl: long })
+    const first = await waiter.acquire(name, { ttl: long })
+    const getting = holder.acquire(name, { ttl: long })
+    await untilInLine(database, name, 1)
+    await first.release()
+    const lease = await getting
     const waiting = waiter.acquire(name, { ttl: long })
     await untilInLine(database, name, 1)
     const swallowed = swallow('fencepost_hand_over')
@@ -395,6 +399,23 @@ describe('an answer that is lost', () => {
     expect((await waiting).token).toBe(lease.token + 1n)
     expect(performance.now() - startedMs).toBeLessThan(soonMs)
     expect(lease.state).toBe('released')
+    await (await waiting).release()
+    await untilLeft(database, name)
+  })
+
+  test('to the first release that somebody waits for loses the wake-up only: the waiter finds out by asking', async () => {
+    const [holder, waiter] = [
+      await database.open({ ...faulty, connectionString: proxy.url }),
+      await database.open(),
+    ]
+    const name = uniqueName()
+    const lease = await holder.acquire(name, { ttl: '2s' })
+    const waiting = waiter.acquire(name, { ttl: '2s' })
+    await untilInLine(database, name, 1)
+    const swallowed = swallow('fencepost_release')
+    expect(await lease.release()).toBe('released')
+    expect(swallowed.count).toBe(1)
+    expect((await waiting).token).toBe(lease.token + 1n)
     await (await waiting).release()
     await untilLeft(database, name)
   })
