@@ -129,6 +129,8 @@ export class Connection {
     } catch (failure) {
       if (
         failure instanceof RequestFailure &&
+        // The session of a commit in doubt is sound, and others may be waiting for their answers in it.
+        !(failure.cause instanceof StandbyDoubt) &&
         (failure.effect === 'unknown' || spoilsConnection(failure.sqlState))
       ) {
         this.#discard(session)
@@ -191,6 +193,8 @@ function newSession(options: ConnectionOptions): Session {
     throw new RequestFailure('unsent', error)
   }
 }
+
+class StandbyDoubt extends Error {}
 
 /** A request whose answer is being waited for. */
 interface Asked {
@@ -283,7 +287,10 @@ class Session {
     const asked: Asked = { isWarned: false }
     const rows = await this.#bounded(timeoutMs, 'unknown', () => this.#send(request, asked))
     if (asked.isWarned) {
-      throw new RequestFailure('unknown', new Error('the wait for a synchronous standby was cancelled'))
+      throw new RequestFailure(
+        'unknown',
+        new StandbyDoubt('the wait for a synchronous standby was cancelled'),
+      )
     }
     return rows
   }

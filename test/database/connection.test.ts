@@ -11,6 +11,7 @@ import { silent } from '../../src/logger.ts'
 import { eventually } from '../support/cli.ts'
 import { useDatabase } from '../support/database.ts'
 import { PgBouncer, pgbouncerReason } from '../support/pgbouncer.ts'
+import { awaitStandby, cancelWaits } from '../support/standby.ts'
 import { TcpProxy } from '../support/tcp-proxy.ts'
 
 const database = useDatabase()
@@ -169,12 +170,7 @@ describe('a wait for a synchronous standby that is cancelled', () => {
     await watcher.connect()
     await watcher.query('set synchronous_commit = local')
     await watcher.query('create table notes (id integer)')
-    await watcher.query(`alter system set synchronous_standby_names = 'nobody'`)
-    await watcher.query('select pg_reload_conf()')
-    await eventually(async () => {
-      const { rows } = await watcher.query('show synchronous_standby_names')
-      return rows[0].synchronous_standby_names === 'nobody'
-    })
+    await awaitStandby(watcher, server.url)
   })
 
   afterAll(async () => {
@@ -199,12 +195,7 @@ describe('a wait for a synchronous standby that is cancelled', () => {
         (error: unknown) => (error instanceof RequestFailure ? error.effect : error),
       ),
     )
-    await eventually(async () => {
-      const { rowCount } = await watcher.query(
-        `select pg_cancel_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'`,
-      )
-      return rowCount === 1
-    })
+    await eventually(() => cancelWaits(watcher))
     expect(await Promise.all(answers)).toEqual(outcomes)
   })
 })

@@ -5,6 +5,7 @@ import { migrate } from '../../src/database/migrate.ts'
 import { useDatabase } from '../support/database.ts'
 import { OwnServer } from '../support/own-server.ts'
 import { SqlHolder } from '../support/sql-holder.ts'
+import { awaitStandby, cancelWaits } from '../support/standby.ts'
 
 const database = useDatabase()
 const upgraded = useDatabase()
@@ -214,13 +215,11 @@ describe('a hand-over', () => {
     const heard = await ear(listener)
     const { holder, token } = await held('standby', session)
     await watcher.query('set synchronous_commit = local')
-    await watcher.query(`alter system set synchronous_standby_names = 'nobody'`)
-    await watcher.query('select pg_reload_conf()')
+    await awaitStandby(watcher, server.url)
     const standbys = async () => (await session.query('show synchronous_standby_names')).rows[0] as unknown
     await expect.poll(standbys).toEqual({ synchronous_standby_names: 'nobody' })
     const handing = handOver(session, 'standby', token, holder)
-    const waiting = `select pg_cancel_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'`
-    await expect.poll(async () => (await watcher.query(waiting)).rowCount).toBe(1)
+    await expect.poll(() => cancelWaits(watcher)).toBe(true)
     expect(await handing).toMatchObject({ is_handed_over: true, is_sent: false })
     expect(await heard()).toEqual([])
     await watcher.query('alter system reset synchronous_standby_names')

@@ -8,6 +8,8 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { EmbeddedServer } from '../../src/database/embedded-server.ts'
 import { FencedRepository, Fencepost, type Lease, type Logger } from '../../src/index.ts'
 import { useDatabase } from '../support/database.ts'
+import { eventually } from '../support/cli.ts'
+import { awaitStandby, cancelWaits } from '../support/standby.ts'
 import { TcpProxy } from '../support/tcp-proxy.ts'
 
 const database = useDatabase()
@@ -321,24 +323,7 @@ describe('a crash of the server', () => {
       const fencepost = await Fencepost.open({ connectionString: server.url })
       const repository = new FencedRepository(db, 'notes', { key: 'id' })
       const lease = await fencepost.acquire('standby', { ttl: '10m' })
-      await watcher.query(`alter system set synchronous_standby_names = 'nobody'`)
-      await watcher.query('select pg_reload_conf()')
-      await expect
-        .poll(async () => (await watcher.query('show synchronous_standby_names')).rows[0])
-        .toEqual({
-          synchronous_standby_names: 'nobody',
-        })
-      const cancelWaiting = () =>
-        expect
-          .poll(
-            async () =>
-              (
-                await watcher.query(
-                  `select pg_cancel_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'`,
-                )
-              ).rowCount,
-          )
-          .toBe(1)
+      await awaitStandby(watcher, server.url)
       for (const write of [
         () => lease.transaction(db, (tx) => tx.insertInto('notes').values({ id: 1 }).execute()),
         () => lease.transaction(pool, (client) => client.query('insert into notes values (1)')),
@@ -347,7 +332,7 @@ describe('a crash of the server', () => {
       ]) {
         const writing = write()
         writing.catch(() => {})
-        await cancelWaiting()
+        await eventually(() => cancelWaits(watcher))
         await expect(writing).rejects.toMatchObject({ code: 'OUTCOME_UNKNOWN' })
       }
       await watcher.query('alter system reset synchronous_standby_names')
