@@ -388,7 +388,7 @@ function wakesOf(rows: readonly TextRow[]): string[] {
 }
 
 function inOrder(names: readonly string[], rows: readonly TextRow[]): TextRow[] {
-  if (names.length === 1 && rows.length === 1) return [rows[0]!]
+  if (names.length === 1 && rows[0]?.['name'] === names[0]) return [rows[0]!]
   const byName = new Map(rows.map((row) => [row['name'], row]))
   return names.map((name) => {
     const row = byName.get(name)

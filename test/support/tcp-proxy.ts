@@ -58,7 +58,10 @@ export class TcpProxy {
     }
   }
 
-  /** Decides over each answer of the server; `sent` is what the client had sent last on that connection. */
+  /**
+   * Decides over each answer of the server; `sent` is what the client had sent last on that connection. With an answer that is swallowed
+   * all that would come after it is lost too: a stream has no gaps.
+   */
   onReply(decide: ((reply: Buffer, sent: Buffer) => 'pass' | 'swallow' | 'cut') | undefined): void {
     this.#beforeReply = decide
   }
@@ -78,6 +81,7 @@ export class TcpProxy {
     const pair = { client, upstream }
     let sent: Buffer = Buffer.alloc(0)
     let introduction: Buffer | undefined
+    let isMute = false
     const isLost = (): boolean =>
       this.#isDropping || (this.#losing !== undefined && introduction?.includes(this.#losing) === true)
     this.#pairs.add(pair)
@@ -94,7 +98,7 @@ export class TcpProxy {
       upstream.write(data)
     })
     upstream.on('data', (data: Buffer) => {
-      if (isLost()) return
+      if (isMute || isLost()) return
       switch (this.#beforeReply?.(data, sent) ?? 'pass') {
         case 'pass':
           client.write(data)
@@ -104,6 +108,7 @@ export class TcpProxy {
           upstream.destroy()
           break
         case 'swallow':
+          isMute = true
           break
       }
     })
