@@ -5,7 +5,8 @@ import { RequestFailure, describeFailure, isRetryable, sqlStateOf } from '../dat
 import { type Duration, durationMs, show } from '../duration.ts'
 import { DatabaseError, FencepostError, InvalidArgumentError, OutcomeUnknownError } from '../errors.ts'
 import type { Term } from '../lease/term.ts'
-import { quieten, withWatchedSession } from './client-watch.ts'
+import { ClientEar } from './client-ear.ts'
+import { withWatchedSession } from './client-watch.ts'
 import { type Fence, termsOf } from './fence.ts'
 import { connectFailure, fenceFailure, isConnectionLoss } from './fence-failure.ts'
 
@@ -136,7 +137,8 @@ async function onPool(term: Term, pool: Pool, waitMs: number, progress: Progress
   const onNotice = (notice: { routine?: string | undefined }): void => {
     if (isStandbyWarning(notice)) progress.isDoubtful = true
   }
-  quieten(client)
+  // It may break also when it is nobody's again.
+  ClientEar.of(client)
   client.on('error', onError)
   client.on('notice', onNotice)
   progress.isSent = true

@@ -1,5 +1,5 @@
 import { type Pool, type PoolClient, type QueryResult, escapeLiteral } from 'pg'
-import { quieten } from '../fence/client-watch.ts'
+import { ClientEar } from '../fence/client-ear.ts'
 
 /** What the database says to a request. */
 interface Entry {
@@ -28,7 +28,7 @@ export class ResourceSession {
 
   private constructor(client: PoolClient) {
     this.#client = client
-    quieten(client)
+    ClientEar.of(client)
     client.on('error', this.#onLoss)
     client.on('end', this.#onLoss)
   }

@@ -241,7 +241,7 @@ export class Protocol {
     })
     if (answerForAll(rows) !== undefined) return names.map(() => released)
     this.#wake(wakesOf(rows))
-    for (const { name, wake } of rows) if (name != null && wake != null) this.isWaitedFor(name)
+    for (const { name, wake } of rows) if (name != null && wake != null) this.rememberWaitedFor(name)
     return inOrder(names, rows).map((row) => {
       const outcome = row['outcome'] as ReleaseAnswer['outcome']
       return { outcome, isHandedOver: row['wake']?.includes(':') === true }
@@ -249,7 +249,7 @@ export class Protocol {
   }
 
   /** Somebody stood in line for the lease just now, so it is likely that somebody does when it is given back. */
-  isWaitedFor(name: string): void {
+  rememberWaitedFor(name: string): void {
     this.#waitedFor.delete(name)
     this.#waitedFor.add(name)
     const [oldest] = this.#waitedFor

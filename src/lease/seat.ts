@@ -211,7 +211,7 @@ export class Seat {
   /** The same, of a lease that others wait for too, as like as not. */
   grantedInLine(name: string): void {
     this.granted(name)
-    this.#options.protocol.isWaitedFor(name)
+    this.#options.protocol.rememberWaitedFor(name)
   }
 
   /** Asks for all of the leases or none, in a call of its own. */
