@@ -1,5 +1,6 @@
 import { text } from 'node:stream/consumers'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { durationMs } from '../duration.ts'
 import { Invocation } from './commands/invocation.ts'
 import { buildProgram } from './commands/program.ts'
 import { bashReplies, readLine } from './completion-bash.ts'
@@ -11,6 +12,7 @@ import { exitCode } from './exit-code.ts'
 /** Somebody waits at a prompt. It counts from the start of this process, except for what the database needs at least. */
 const answerWithinMs = 1000
 const askForMs = 400
+const mostMs = 60_000
 
 export async function runCompletion(
   shell: CompletionShell,
@@ -49,8 +51,10 @@ function lines(list: readonly string[]): string {
 
 /** Whatever goes wrong with the database, there are no names, and not a word about it: the prompt is somebody's. */
 const askInTime: AskNames = async (query) => {
-  const withinMs = Math.max(askForMs, Math.round(answerWithinMs - performance.now()))
   try {
+    const wait = process.env['FENCEPOST_COMPLETION_WAIT'] || answerWithinMs
+    const dueMs = durationMs('FENCEPOST_COMPLETION_WAIT', wait, { minMs: 0, maxMs: mostMs })
+    const withinMs = Math.max(askForMs, Math.round(dueMs - performance.now()))
     const { leaseNames } = await import('./completion-names.ts')
     return await Promise.race([leaseNames(query, withinMs), sleep(withinMs, [])])
   } catch {

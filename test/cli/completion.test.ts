@@ -50,6 +50,8 @@ const env = (): Record<string, string> => ({
   LC_ALL: 'C.UTF-8',
   TERM: 'dumb',
   DATABASE_URL: database.url,
+  // Where the processors are busy, no name is left out.
+  FENCEPOST_COMPLETION_WAIT: '30s',
 })
 
 const noTerminal = 'there is no terminal: it takes script of util-linux'
@@ -137,14 +139,12 @@ describe.for(completionShells)('in %s', (shell) => {
     expect(existsSync(proof)).toBe(false)
   })
 
-  test('also behind a quote that is open', async ({ skip }) => {
+  test.for([`'`, '"'])('also behind a quote that is open: %s', async (quote, { skip }) => {
     skip(reason !== undefined, reason)
     const terminal = await Shell.start(shell)
     // The others quote by themselves.
-    for (const [typed, whole] of shell === 'bash' ? names : names.slice(0, 8)) {
-      expect(await terminal.call(`fencepost show '${typed}\t`)).toBe(`<show><${whole}>`)
-      expect(await terminal.call(`fencepost show "${typed}\t`)).toBe(`<show><${whole}>`)
-    }
+    for (const [typed, whole] of shell === 'bash' ? names : names.slice(0, 8))
+      expect(await terminal.call(`fencepost show ${quote}${typed}\t`)).toBe(`<show><${whole}>`)
     expect(existsSync(proof)).toBe(false)
   })
 
@@ -264,7 +264,9 @@ describe.skipIf(!isThere('fish'))('fish', () => {
 
 describe('names', () => {
   async function namesFor(words: readonly string[], settings: Record<string, string>): Promise<string[]> {
-    const cli = new Cli(['completion', 'zsh', '--answer'], { env: settings })
+    const cli = new Cli(['completion', 'zsh', '--answer'], {
+      env: { FENCEPOST_COMPLETION_WAIT: '30s', ...settings },
+    })
     cli.tell(`${words.join('\0')}\0`)
     cli.endInput()
     const { code, stdout, stderr } = await cli.closed
@@ -295,13 +297,17 @@ describe('names', () => {
     ['there is none', { DATABASE_URL: 'postgres://nobody@127.0.0.1:1/x' }],
     ['the URL cannot be read', { DATABASE_URL: 'mysql://x' }],
     ['the PG variables lead nowhere', { PGHOST: '127.0.0.1', PGPORT: '1' }],
+    ['the wait is none', { DATABASE_URL: database.url, FENCEPOST_COMPLETION_WAIT: 'soon' }],
   ])('are none, without a word, when %s', async (_, settings) => {
     expect(await namesFor(show, settings as Record<string, string>)).toEqual([])
   })
 
   test('are none, and soon, when the database does not answer', async () => {
     await using silent = await silentServer()
-    const settings = { DATABASE_URL: `postgres://x@127.0.0.1:${silent.port}/x` }
+    const settings = {
+      DATABASE_URL: `postgres://x@127.0.0.1:${silent.port}/x`,
+      FENCEPOST_COMPLETION_WAIT: '',
+    }
     expect(await namesFor(show, settings)).toEqual([])
     expect(silent.visits()).toBe(1)
     // What needs no database is there all the same.
@@ -320,7 +326,12 @@ describe('names', () => {
     const script = `source <(fencepost completion bash); COMP_LINE=$LINE COMP_POINT=\${#LINE}
       COMP_WORDS=(fencepost show --database-url "$URL" t) COMP_CWORD=4; _fencepost fencepost`
     const child = spawn('bash', ['--norc', '-c', script], {
-      env: { ...env(), LINE: `fencepost show --database-url ${url} t`, URL: url },
+      env: {
+        ...env(),
+        LINE: `fencepost show --database-url ${url} t`,
+        URL: url,
+        FENCEPOST_COMPLETION_WAIT: '',
+      },
     })
     const closed = new Promise((resolve) => child.once('close', resolve))
     await eventually(() => silent.visits() > 0)

@@ -260,7 +260,8 @@ describe('a lease that no heartbeat renews', () => {
   test('counts as lost from TERM on, even when heartbeats come through again and the command says 0', async () => {
     const name = bench.newName()
     const cli = await bench.startReady(
-      [name, '--ttl', '2s', '--grace', '600ms'],
+      // Between TERM and KILL a heartbeat has to get through.
+      [name, '--ttl', '6s', '--grace', '2s'],
       ['sh', '-c', `trap "read line; exit 0" TERM; echo ready; ${untilTheEnd(bench.newFile())}`],
       proxy.url,
     )

@@ -31,6 +31,7 @@ ${terms([
   ['NODE_EXTRA_CA_CERTS', 'a file with more authorities for TLS, read by Node'],
   ['PGOPTIONS', 'settings of the session; run --fence and env add the fence'],
   ['FENCEPOST_LOCAL_DIR, XDG_DATA_HOME', 'where the local server has its data'],
+  ['FENCEPOST_COMPLETION_WAIT', 'how long the shell waits for names of leases; a second'],
   ['FENCEPOST_LEASE, FENCEPOST_TOKEN, …', 'given to commands by run and env: see there'],
   ['NO_COLOR, FORCE_COLOR', 'without colours, with colours'],
 ])}

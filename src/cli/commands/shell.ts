@@ -36,7 +36,8 @@ For fish, once:
     },
     environment: `
 Names of leases are asked from the database that --database-url on the line or the environment names, or with --local from the
-local server, if it runs. What does not answer within about a second has none.`,
+local server, if it runs. What does not answer within about a second has none; for one that is far away,
+FENCEPOST_COMPLETION_WAIT gives it more time (such as 3s, up to a minute).`,
     exitCodes: [['0', 'printed']],
     examples: ['source <(fencepost completion bash)'],
   })
