@@ -45,10 +45,15 @@ export class FaultyProxy {
     for (const connection of this.#connections) connection.hold()
   }
 
-  /** Resets every connection, and from now on each new one. */
-  cut(): void {
+  /** Resets every connection, and from now on each new one. Settles when clients in this process have heard of it. */
+  async cut(): Promise<void> {
     this.#state = 'cut'
-    for (const connection of [...this.#connections]) connection.reset()
+    await Promise.all([...this.#connections].map((connection) => connection.reset()))
+    // A turn of the event loop reads all sockets; another one runs what that has set off.
+    for (let turn = 0; turn < 2; turn += 1) {
+      // oxlint-disable-next-line no-await-in-loop -- One after the other is the point.
+      await new Promise<void>((settle) => setImmediate(settle))
+    }
   }
 
   restore(): void {
@@ -87,7 +92,7 @@ export class FaultyProxy {
 
   async stop(): Promise<void> {
     const stopped = new Promise<void>((resolve) => this.#server.close(() => resolve()))
-    this.cut()
+    await this.cut()
     await stopped
   }
 

@@ -71,9 +71,14 @@ export class RelayedConnection {
     this.#server?.resume()
   }
 
-  reset(): void {
+  /** Settles when the client has been sent the reset. */
+  async reset(): Promise<void> {
+    const closed = this.#client.closed
+      ? Promise.resolve()
+      : new Promise<void>((settle) => this.#client.once('close', () => settle()))
     this.#client.resetAndDestroy()
     this.#close()
+    await closed
   }
 
   #closeWith(socket: Socket): void {
@@ -201,8 +206,7 @@ export class RelayedConnection {
     if (answers.length > 0) this.#client.write(Buffer.concat(answers))
     for (const texts of replied) this.#options.replied(texts)
     if (drop === undefined) return
-    this.reset()
-    drop.happened()
+    void this.reset().then(() => drop.happened())
   }
 }
 

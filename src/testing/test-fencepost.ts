@@ -220,11 +220,12 @@ export class TestFencepost implements AsyncDisposable {
    * Resets all connections, and each new one until `resume`: the database is away. What was asked and not answered has an
    * unknown outcome. `cut` and then `resume` at once: the connections are lost, and the database can be reached.
    *
+   * @returns when clients in this process have heard of it.
    * @throws TestKitError with code `KIT_CLOSED`.
    */
-  cut(): void {
+  async cut(): Promise<void> {
     this.#assertOpen()
-    this.#parts.proxy.cut()
+    await this.#parts.proxy.cut()
   }
 
   /**
@@ -259,7 +260,8 @@ export class TestFencepost implements AsyncDisposable {
   /**
    * The clocks of `kit.fencepost`, monotonic and wall clock, jump ahead, as those of a process that was stopped: heartbeats that are due
    * are sent, and when more than its TTL has passed since the last one that was confirmed, a lease is lost (`expired`). The database's clock
-   * stays, so nobody else is granted the lease before its holder's TTL has passed there: see `expire` and `steal`. 1 ms to 366 days.
+   * stays, so nobody else is granted the lease before its holder's TTL has passed there: see `expire` and `steal`. Requests that are under
+   * way time out when that jumps over their bound, as they do in a process that was stopped. 1 ms to 366 days.
    *
    * @returns when all that was due has begun; a heartbeat may not be answered yet.
    * @throws TestKitError with code `KIT_CLOSED`; InvalidArgumentError.
