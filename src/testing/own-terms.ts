@@ -1,11 +1,9 @@
 import type { TextRow } from '../database/connection.ts'
 import { RequestFailure, isRetryable } from '../database/failure.ts'
+import { formatMs } from '../duration.ts'
 import type { Backstage } from './backstage.ts'
 import type { Rival, RivalLease } from './rival.ts'
 import { TestKitError } from './test-kit-error.ts'
-
-/** So long sessions with fenced transactions are ended again and again before stealing is given up. */
-const stealWithinMs = 10_000
 
 /** What a transaction says that has met a retryable error before. */
 const isAborted = '25P02'
@@ -15,9 +13,14 @@ export class OwnTerms {
   readonly #backstage: Backstage
   readonly #rival: Rival
   readonly #holders: ReadonlySet<string>
+  readonly #withinMs: number
 
-  /** `holders`: the ids of those whose terms they are. */
-  constructor(backstage: Backstage, rival: Rival, holders: ReadonlySet<string>) {
+  /**
+   * `holders`: the ids of those whose terms they are. `withinMs`: so long sessions with fenced transactions are ended again and again
+   * before stealing is given up.
+   */
+  constructor(backstage: Backstage, rival: Rival, holders: ReadonlySet<string>, withinMs: number) {
+    this.#withinMs = withinMs
     this.#backstage = backstage
     this.#rival = rival
     this.#holders = holders
@@ -26,7 +29,7 @@ export class OwnTerms {
   steal(name: string): Promise<RivalLease> {
     return this.#backstage.alone(`steal lease "${name}"`, async () => {
       await this.#rival.join()
-      const due = performance.now() + stealWithinMs
+      const due = performance.now() + this.#withinMs
       do {
         // oxlint-disable-next-line no-await-in-loop -- One after the other is the point.
         const taken = await this.#trySteal(name)
@@ -34,7 +37,8 @@ export class OwnTerms {
       } while (performance.now() < due)
       throw new TestKitError(
         'STILL_IN_USE',
-        `lease "${name}" could not be stolen within ${stealWithinMs / 1000} s: there is always another fenced transaction of it.`,
+        `lease "${name}" could not be stolen within ${formatMs(this.#withinMs)}: there is always another fenced transaction of it, or ` +
+          'somebody has locked its row.',
         name,
       )
     })

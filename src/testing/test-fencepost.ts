@@ -126,7 +126,7 @@ export class TestFencepost implements AsyncDisposable {
         connection: withoutServer(connection),
         connectionString: url,
       })
-      const terms = new OwnTerms(backstage, rival, proxy.holders)
+      const terms = new OwnTerms(backstage, rival, proxy.holders, timeoutMs)
       return new TestFencepost({ fencepost, url, proxy, clock, backstage, rival, terms })
     } catch (error) {
       await proxy?.stop()
@@ -181,7 +181,7 @@ export class TestFencepost implements AsyncDisposable {
    *
    * @returns what the rival holds, to give it back.
    * @throws TestKitError with code `KIT_CLOSED`, `UNKNOWN_LEASE`, `NOT_HELD`, `FOREIGN_HOLDER` (it was not acquired through this kit), or
-   * `STILL_IN_USE` (fenced transactions follow one upon the other without a gap for 10 s); InvalidArgumentError; DatabaseError, with code
+   * `STILL_IN_USE` (fenced transactions follow one upon the other without a gap for the `requestTimeout`); InvalidArgumentError; DatabaseError, with code
    * `PERMISSION_DENIED` for a role that may not do it: see `ownerConnectionString`.
    */
   async steal(name: string): Promise<RivalLease> {
@@ -192,7 +192,7 @@ export class TestFencepost implements AsyncDisposable {
 
   /**
    * The TTL of the lease's holder has passed in the database, and of all leases of the same TTL with it: the fence refuses new
-   * transactions (`HOLDER_EXPIRED`), and whoever asks for the lease gets it; the first in line is woken to ask. The holder is not told. Its next
+   * transactions (`HOLDER_EXPIRED`), and whoever asks for the lease gets it, after its grace if it has one; the first in line is woken to ask. The holder is not told. Its next
    * heartbeat, at most a third of the TTL later, brings it back unless somebody was faster, as it does in production; `pause` keeps it from
    * that.
    *

@@ -1,4 +1,5 @@
 import { randomUUID } from 'node:crypto'
+import { fileURLToPath } from 'node:url'
 import { Pool, type PoolConfig } from 'pg'
 import { afterEach, beforeAll, expect, test } from 'vitest'
 import {
@@ -20,6 +21,7 @@ import {
   openTestFencepost,
 } from '../../src/testing/index.ts'
 import { useDatabase } from '../support/database.ts'
+import { Program } from '../support/program.ts'
 import { settled } from '../support/manual-clock.ts'
 
 const database = useDatabase()
@@ -161,6 +163,81 @@ test('stealing cuts off the fenced transaction that is open', async () => {
   expect(await notesOf(lease.name)).toEqual([])
 })
 
+test('stealing gets in between fenced transactions that overlap all the time', async () => {
+  const kit = await openKit()
+  const pool = poolThrough(kit, { max: 8 })
+  const lease = await kit.fencepost.acquire(newName())
+  const began = Promise.withResolvers<void>()
+  const writers = Array.from({ length: 4 }, async () => {
+    let codes = 'none'
+    while (codes === 'none') {
+      codes = await codeOf(
+        lease.transaction(pool, async (client) => {
+          began.resolve()
+          await client.query('select pg_sleep(0.05)')
+        }),
+      )
+    }
+    return codes
+  })
+  await began.promise
+  const rival = await kit.steal(lease.name)
+  expect(rival.token).toBeGreaterThan(lease.token)
+  for (const code of await Promise.all(writers)) {
+    expect([
+      'STALE_TERM',
+      'HOLDER_EXPIRED',
+      'LEASE_LOST',
+      'TRANSACTION_CUT_OFF',
+      'DATABASE_UNAVAILABLE',
+    ]).toContain(code)
+  }
+})
+
+test('a lease whose row somebody keeps locked cannot be stolen', async () => {
+  const kit = await openKit({ requestTimeout: '600ms' })
+  const lease = await kit.fencepost.acquire(newName())
+  const session = await database.session()
+  await session.query('begin')
+  await session.query('select from fencepost.lease where name = $1 for update', [lease.name])
+  await expect(kit.steal(lease.name)).rejects.toMatchObject({ code: 'STILL_IN_USE', lease: lease.name })
+  await session.query('rollback')
+  expect(lease.isHeld).toBe(true)
+  expect((await kit.steal(lease.name)).token).toBeGreaterThan(lease.token)
+})
+
+test('the rival passes those in line, who get the lease when he gives it back', async () => {
+  const kit = await openKit()
+  const successor = await database.open()
+  const lease = await kit.fencepost.acquire(newName())
+  const next = successor.acquire(lease.name)
+  await kit.untilWaiting(lease.name)
+  const rival = await kit.steal(lease.name)
+  expect(await successor.inspect(lease.name)).toMatchObject({ state: 'held', token: rival.token })
+  await rival.release()
+  expect((await next).token).toBeGreaterThan(rival.token)
+})
+
+test('what else a holder had goes to those who wait for it when one of its leases is stolen', async () => {
+  const kit = await openKit({ ttl: '10m' })
+  const successor = await database.open()
+  const [lease, other] = [await kit.fencepost.acquire(newName()), await kit.fencepost.acquire(newName())]
+  const next = successor.acquire(other.name)
+  await kit.untilWaiting(other.name)
+  await kit.steal(lease.name)
+  expect((await next).token).toBeGreaterThan(other.token)
+})
+
+test('an expired lease with a grace stays closed, and can be stolen', async () => {
+  const kit = await openKit()
+  const lease = await kit.fencepost.acquire(newName(), { graceAfterCrash: '1h' })
+  kit.pause()
+  await kit.expire(lease.name)
+  await expect(kit.hold(lease.name)).rejects.toBeInstanceOf(NotAcquiredError)
+  expect((await kit.steal(lease.name)).token).toBeGreaterThan(lease.token)
+  kit.resume()
+})
+
 test('an expired holder begins no transaction, and is back with its next heartbeat', async () => {
   const kit = await openKit()
   const pool = poolThrough(kit)
@@ -177,7 +254,7 @@ test('an expired holder begins no transaction, and is back with its next heartbe
 })
 
 test('whoever waits for an expired lease gets it without waiting for a TTL', async () => {
-  const kit = await openKit()
+  const kit = await openKit({ ttl: '10m' })
   const successor = await database.open()
   const lease = await kit.fencepost.acquire(newName())
   const next = successor.acquire(lease.name)
@@ -186,7 +263,7 @@ test('whoever waits for an expired lease gets it without waiting for a TTL', asy
   await kit.expire(lease.name)
   expect((await next).token).toBeGreaterThan(lease.token)
   kit.resume()
-  await kit.moveClock('10s')
+  await kit.moveClock('4m')
   expect(await lost(lease)).toMatchObject({ reason: 'ended' })
 })
 
@@ -434,6 +511,20 @@ test('an application that opens its own Fencepost through the kit is under test 
   const rival = await kit.steal(lease.name)
   expect(rival.token).toBeGreaterThan(lease.token)
   expect(await lost(lease)).toMatchObject({ reason: 'ended' })
+})
+
+test('and so is one in a process of its own', async () => {
+  const kit = await openKit()
+  const name = newName()
+  const child = new Program(
+    [process.execPath, fileURLToPath(new URL('children/holder.ts', import.meta.url)), name],
+    {
+      env: { PATH: process.env['PATH'], DATABASE_URL: kit.connectionString },
+    },
+  )
+  await child.says('held')
+  await kit.steal(name)
+  expect(await child.closed).toMatchObject({ code: 0, stdout: 'held\nlost: ended\n' })
 })
 
 test('leases of others are left alone', async () => {
