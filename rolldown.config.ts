@@ -21,10 +21,16 @@ const bundled = /^(commander|pg|pgpass|split2|xtend(\/mutable)?|(pg|postgres)-(?
 const later = /src.(doctor|operators|package-directory|fence.protection\.|database.migrat)/
 const operators = { name: 'operators', test: /src.operators./ }
 
+/** What a service never reads: an entry of its own. */
+const testKit = /src.testing./
+
 /** All else of the library is one file: to find, to read and to compile each takes time of its own. */
 const library = [
   operators,
-  { name: 'core', test: (id: string) => !later.test(id) && !/src.index\.ts$/.test(id) },
+  {
+    name: 'core',
+    test: (id: string) => !later.test(id) && !testKit.test(id) && !/src.index\.ts$/.test(id),
+  },
 ]
 
 /** Each part of the program that is needed at one moment is one file. */
@@ -84,7 +90,7 @@ const licenses: Plugin = {
 export default defineConfig([
   {
     ...shared,
-    input: 'src/index.ts',
+    input: { index: 'src/index.ts', 'testing/index': 'src/testing/index.ts' },
     external: (id) => !own.test(id),
     // So that what is read later brings nothing of `core` with it into its own file. `index.js` exports what it did: there is a test.
     preserveEntrySignatures: 'allow-extension',

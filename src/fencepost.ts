@@ -1,7 +1,7 @@
 import { randomBytes } from 'node:crypto'
 import { setMaxListeners } from 'node:events'
 import { hostname } from 'node:os'
-import { systemClock } from './clock.ts'
+import { type Clock, systemClock } from './clock.ts'
 import { type ConnectOptions, connectionConfig } from './database/connect-options.ts'
 import { Connection, type Ear, type TextRow } from './database/connection.ts'
 import { RequestFailure, describeFailure } from './database/failure.ts'
@@ -99,6 +99,9 @@ const maxMany = 10_000
 /** Opens on a connection that is on its way already: for the command line, which loads this meanwhile. */
 export let openOn: (grants: Grants, options: OpenOptions) => Promise<Fencepost>
 
+/** Opens with another clock than this machine's: for the test kit. */
+export let openWithClock: (clock: Clock, options: OpenOptions) => Promise<Fencepost>
+
 /**
  * What a service opens once: it joins a PostgreSQL database as a participant, takes leases and keeps them alive over
  * connections of its own: one for grants, and one for the heartbeats of each TTL in use.
@@ -122,6 +125,7 @@ export class Fencepost implements AsyncDisposable {
   readonly #timeoutMs: number
   readonly #leases: LeaseClient<Lease>
   readonly #identity: Omit<HolderIdentity, 'id'>
+  readonly #clock: Clock
   readonly #logger: Logger
   readonly #elections = new Line()
   readonly #closed = new AbortController()
@@ -129,7 +133,7 @@ export class Fencepost implements AsyncDisposable {
   readonly #minTtlMs: number
   #closing: Promise<void> | undefined
 
-  private constructor(options: OpenOptions, grants?: Connection) {
+  private constructor(options: OpenOptions, grants?: Connection, clock: Clock = systemClock) {
     this.#minTtlMs = durationOr(1000, 'minTtl', options.minTtl, { minMs: 100, maxMs: dayMs })
     this.#ttlMs = durationOr(Math.max(30_000, this.#minTtlMs), 'ttl', options.ttl, this.#ttlBounds)
     this.#timeoutMs = durationOr(10_000, 'requestTimeout', options.requestTimeout, {
@@ -138,6 +142,7 @@ export class Fencepost implements AsyncDisposable {
     })
     const { label = `${hostname()}:${process.pid}`, meta = {} } = options
     const logger = options.logger === undefined ? silent : harmless(options.logger)
+    this.#clock = clock
     this.#logger = logger
     // Every election listens to it: that is no leak to be warned of.
     setMaxListeners(0, this.#closed.signal)
@@ -148,7 +153,6 @@ export class Fencepost implements AsyncDisposable {
       meta: checkMeta(meta),
     }
     const config = connectionConfig(options)
-    const clock = systemClock
     const timeoutMs = this.#timeoutMs
     const wakes = new Wakes()
     const watch = new ServerWatch(logger, (what) => this.#leases.databaseMoved(new Error(what)))
@@ -203,10 +207,11 @@ export class Fencepost implements AsyncDisposable {
 
   static {
     openOn = (grants, options) => Fencepost.#open(options, grants)
+    openWithClock = (clock, options) => Fencepost.#open(options, undefined, clock)
   }
 
-  static async #open(options: OpenOptions, grants?: Grants): Promise<Fencepost> {
-    const fencepost = new Fencepost(options, grants?.connection)
+  static async #open(options: OpenOptions, grants?: Grants, clock?: Clock): Promise<Fencepost> {
+    const fencepost = new Fencepost(options, grants?.connection, clock)
     try {
       await (grants?.connected ?? fencepost.#grants.connect(fencepost.#timeoutMs))
       return fencepost
@@ -507,7 +512,7 @@ export class Fencepost implements AsyncDisposable {
     if (this.#closing !== undefined) throw closedError()
     const request = waiting(this.#request(name, options), {})
     return new Election(name, options, lead, {
-      clock: systemClock,
+      clock: this.#clock,
       logger: this.#logger,
       closed: this.#closed.signal,
       line: this.#elections,
@@ -600,7 +605,7 @@ export class Fencepost implements AsyncDisposable {
     }
     const timeoutMs = this.#timeoutMs
     const { forceRelease } = await import('./operators/force-release.ts')
-    return forceRelease({ ask: this.#asking, clock: systemClock, timeoutMs, wake }, name, token, options)
+    return forceRelease({ ask: this.#asking, clock: this.#clock, timeoutMs, wake }, name, token, options)
   }
 
   /**

@@ -62,6 +62,7 @@ test('the examples of the docstrings and of the guides compile', async () => {
     const source = [...imports, atHand, ...bodies]
       .join('\n')
       .replaceAll("'fencepost'", "'../../../src/index.ts'")
+      .replaceAll("'fencepost/testing'", "'../../../src/testing/index.ts'")
     const file = join(directory, 'must-not-compile.ts')
     await writeFile(file, source)
     // Settings of this project that examples need not keep: unused names, and index signatures read with a dot.
