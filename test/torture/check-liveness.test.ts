@@ -5,7 +5,7 @@ import { Story, kindsOf } from './check-story.ts'
 interface Case {
   readonly kind: ViolationKind
   readonly fact: string
-  tell(story: Story, isBad: boolean): void
+  readonly tell: (story: Story, isBad: boolean) => void
   /** When the last fault was over. Default: at once. */
   readonly healedMs?: number
 }
