@@ -24,7 +24,7 @@ async function isBegun(file: string): Promise<boolean> {
   }
 }
 
-async function size(paths: readonly string[]): Promise<number> {
+async function sizeOf(paths: readonly string[]): Promise<number> {
   const { stdout } = await execute('du', ['-cs', '--block-size=1', ...paths])
   return Number(/(\d+)\ttotal/.exec(stdout)![1])
 }
@@ -33,7 +33,7 @@ async function size(paths: readonly string[]): Promise<number> {
 async function moveLog(
   dataDirectory: string,
   spare: number,
-): Promise<{ disk: SmallDisk; moveBack(): Promise<void> }> {
+): Promise<{ disk: SmallDisk; moveBack: () => Promise<void> }> {
   const log = join(dataDirectory, 'pg_wal')
   const kept = join(dirname(dataDirectory), 'pg_wal.kept')
   const entries = await readdir(log)
@@ -42,7 +42,7 @@ async function moveLog(
   )
   const paths = entries.filter((_, index) => needed[index]).map((entry) => join(log, entry))
   const path = join(dirname(dataDirectory), 'pg_wal.small')
-  const disk = await SmallDisk.mount(path, (await size(paths)) + spare, log)
+  const disk = await SmallDisk.mount(path, (await sizeOf(paths)) + spare, log)
   await execute('cp', ['-a', ...paths, disk.path])
   await rename(log, kept)
   await symlink(disk.path, log)

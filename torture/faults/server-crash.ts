@@ -49,7 +49,6 @@ export const restartLoop: ServerFault = {
       } while (!isOver())
     })
   }),
-  ),
 }
 
 /** Connections stay open and nothing answers. */

@@ -25,11 +25,11 @@ export function alone(name: string, inflict: (world: World) => Promise<Afflictio
     if (other !== undefined) return nothing(`the server is in the hands of ${other}`)
     afflicted.set(world.server, name)
     try {
-      const { target, heal } = await inflict(world)
+      const affliction = await inflict(world)
       return {
-        target,
+        target: affliction.target,
         async heal() {
-          await heal()
+          await affliction.heal()
           afflicted.delete(world.server)
         },
       }
