@@ -84,9 +84,14 @@ export class AfflictedServer implements TortureServer, AsyncDisposable {
     return fault.inflict(world)
   }
 
+  /** Closes what has been opened. */
+  async quieten(): Promise<void> {
+    await Promise.all(this.#fenceposts.splice(0).map((fencepost) => fencepost.close()))
+    await Promise.all(this.#sessions.splice(0).map((client) => client.end().catch(() => {})))
+  }
+
   async [Symbol.asyncDispose](): Promise<void> {
-    await Promise.all(this.#fenceposts.map((fencepost) => fencepost.close()))
-    await Promise.all(this.#sessions.map((client) => client.end().catch(() => {})))
+    await this.quieten()
     await this.#server.stop('immediate')
     await rm(this.#directory, { recursive: true, force: true })
   }
