@@ -78,7 +78,18 @@ export const fullWal: ServerFault = {
     const { dataDirectory } = server.embedded
     await server.stop('immediate')
     const { disk, moveBack } = await moveLog(dataDirectory, 2 * segment)
-    await server.startAgain()
+    const heal = async (): Promise<void> => {
+      await server.stop('immediate')
+      await disk.free()
+      await moveBack()
+      await server.startAgain()
+    }
+    try {
+      await server.startAgain()
+    } catch (error) {
+      await heal()
+      throw error
+    }
     const filling = goingOn('pg_wal', async (isOver) => {
       while (!isOver()) {
         // oxlint-disable-next-line no-await-in-loop -- What a recovery has removed is taken, too.
@@ -91,9 +102,7 @@ export const fullWal: ServerFault = {
       target: filling.target,
       async heal() {
         await filling.heal()
-        await server.stop('immediate')
-        await moveBack()
-        await server.startAgain()
+        await heal()
       },
     }
   }),
