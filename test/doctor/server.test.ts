@@ -3,12 +3,13 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { Client } from 'pg'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { EmbeddedServer } from '../../src/database/embedded-server.ts'
+import type { EmbeddedServer } from '../../src/database/embedded-server.ts'
 import { tokenSetting } from '../../src/doctor/records.ts'
 import { Fencepost } from '../../src/index.ts'
 import { eventually } from '../support/cli.ts'
 import { DebianServer, debianBinaries } from '../support/debian-server.ts'
 import { type Case, applyFix, examineAt, cure, findingOf, run, troubles } from './patient.ts'
+import { startEmbedded } from '../support/embedded.ts'
 
 /** A server of this file's own, because what is broken here is broken for all its databases. */
 let server: EmbeddedServer
@@ -19,7 +20,7 @@ let version: number
 beforeAll(async () => {
   directory = await mkdtemp(join(tmpdir(), 'fencepost-doctor-'))
   // Off the command line, where ALTER SYSTEM could not mend it.
-  server = await EmbeddedServer.start({ directory, settings: { wal_level: 'logical' } })
+  server = await startEmbedded({ directory, settings: { wal_level: 'logical' } })
   url = await newDatabase('doctor')
   const client = new Client({ connectionString: url })
   await client.connect()
