@@ -1,0 +1,59 @@
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { appendFile, mkdtemp, readFile, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { dirname, join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { nodeProgram } from './installed.ts'
+import type { Pair } from './options.ts'
+
+export interface Result extends Pair {
+  readonly passed: number
+  readonly failed: number
+  readonly skipped: number
+  readonly seconds: number
+}
+
+const checkout = fileURLToPath(new URL('../../', import.meta.url))
+const vitest = join(checkout, 'node_modules/vitest/vitest.mjs')
+
+/** Runs the tests on this pair, as `npm test` would, and says what became of them. Those skipped are told with their reasons. */
+export async function runPair(pair: Pair, tests: readonly string[]): Promise<Result> {
+  const began = performance.now()
+  const node = await nodeProgram(pair.node)
+  const folder = await mkdtemp(join(tmpdir(), 'fencepost-matrix-'))
+  try {
+    const summary = join(folder, 'summary')
+    const { FENCEPOST_TEST_FAILURES: failures, FENCEPOST_TEST_SUMMARY: total } = process.env
+    if (failures !== undefined && failures !== '') {
+      await appendFile(failures, `== PostgreSQL ${pair.postgres}, Node ${pair.node}\n`)
+    }
+    const child = spawn(node, [vitest, 'run', ...tests], {
+      cwd: checkout,
+      stdio: 'inherit',
+      env: {
+        ...process.env,
+        // What the tests start by the name of node is this one, too.
+        PATH: `${dirname(node)}:${join(checkout, 'node_modules/.bin')}:${process.env['PATH'] ?? ''}`,
+        FENCEPOST_TEST_SERVER: 'embedded',
+        FENCEPOST_TEST_DATABASE_URL: '',
+        FENCEPOST_TEST_POSTGRES: pair.postgres,
+        FENCEPOST_TEST_SUMMARY: summary,
+      },
+    })
+    const [code] = await once(child, 'exit')
+    const said = await readFile(summary, 'utf8').catch(() => '')
+    if (total !== undefined && total !== '') await appendFile(total, said)
+    const { passed, failed, skipped } = said === '' ? { passed: 0, failed: 0, skipped: 0 } : JSON.parse(said)
+    return {
+      ...pair,
+      passed,
+      // One that dies without giving its counts has failed.
+      failed: code !== 0 && failed === 0 ? 1 : failed,
+      skipped,
+      seconds: (performance.now() - began) / 1_000,
+    }
+  } finally {
+    await rm(folder, { recursive: true, force: true })
+  }
+}
