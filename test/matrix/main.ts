@@ -2,7 +2,7 @@
 import { installMatrix } from './installed.ts'
 import { readOptions, usage } from './options.ts'
 import { runPair, type Result } from './run-pair.ts'
-import { table } from './table.ts'
+import { reasonsFor, table } from './table.ts'
 
 const options = readOptions(process.argv.slice(2))
 if (typeof options === 'string') {
@@ -16,5 +16,5 @@ for (const pair of options.pairs) {
   // oxlint-disable-next-line no-await-in-loop -- Each wants the machine for itself.
   results.push(await runPair(pair, options.tests))
 }
-console.log(`\n${table(results)}`)
+console.log(`\n${table(results)}${reasonsFor(results)}`)
 process.exitCode = results.some(({ failed }) => failed > 0) ? 1 : 0

@@ -3,7 +3,7 @@ import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
 import { expect, test } from 'vitest'
 import { readOptions } from './options.ts'
-import { table } from './table.ts'
+import { reasonsFor, table } from './table.ts'
 
 const pairs = (...args: string[]): string[] => {
   const options = readOptions(args)
@@ -37,7 +37,7 @@ test.each([
 })
 
 test('the table has a line for each pair', () => {
-  const counts = { passed: 1200, failed: 0, skipped: 3, seconds: 61.4 }
+  const counts = { passed: 1200, failed: 0, skipped: 3, seconds: 61.4, reasons: [] }
   expect(
     table([
       { postgres: '15', node: '24', ...counts },
@@ -50,6 +50,17 @@ test('the table has a line for each pair', () => {
       '        18    22       7      11        3       61',
     ].join('\n'),
   )
+})
+
+test('why tests were skipped is told once for each reason', () => {
+  const counts = { passed: 1, failed: 0, skipped: 2, seconds: 1 }
+  expect(
+    reasonsFor([
+      { postgres: '15', node: '24', ...counts, reasons: ['no cron', 'too old'] },
+      { postgres: '16', node: '24', ...counts, reasons: ['too old', 'too old'] },
+    ]),
+  ).toBe('\nskipped:\n  1 on 15/24: no cron\n  3 on 15/24, 16/24: too old')
+  expect(reasonsFor([])).toBe('')
 })
 
 test('a pair on which no test has run has failed', async () => {

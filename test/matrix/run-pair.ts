@@ -12,10 +12,15 @@ export interface Result extends Pair {
   readonly failed: number
   readonly skipped: number
   readonly seconds: number
+  /** Of each test that was skipped. */
+  readonly reasons: readonly string[]
 }
 
 const checkout = fileURLToPath(new URL('../../', import.meta.url))
 const vitest = join(checkout, 'node_modules/vitest/vitest.mjs')
+const reporters = ['default', 'test/support/summary-reporter.ts', 'test/matrix/skip-reporter.ts'].flatMap(
+  (reporter) => ['--reporter', reporter],
+)
 
 /** Runs the tests on this pair, as `npm test` would, and says what became of them. Those skipped are told with their reasons. */
 export async function runPair(pair: Pair, tests: readonly string[]): Promise<Result> {
@@ -23,12 +28,12 @@ export async function runPair(pair: Pair, tests: readonly string[]): Promise<Res
   const node = await nodeProgram(pair.node)
   const folder = await mkdtemp(join(tmpdir(), 'fencepost-matrix-'))
   try {
-    const summary = join(folder, 'summary')
+    const [summary, skips] = [join(folder, 'summary'), join(folder, 'skipped')]
     const { FENCEPOST_TEST_FAILURES: failures, FENCEPOST_TEST_SUMMARY: total } = process.env
     if (failures !== undefined && failures !== '') {
       await appendFile(failures, `== PostgreSQL ${pair.postgres}, Node ${pair.node}\n`)
     }
-    const child = spawn(node, [vitest, 'run', ...tests], {
+    const child = spawn(node, [vitest, 'run', ...reporters, ...tests], {
       cwd: checkout,
       stdio: 'inherit',
       env: {
@@ -39,18 +44,23 @@ export async function runPair(pair: Pair, tests: readonly string[]): Promise<Res
         FENCEPOST_TEST_DATABASE_URL: '',
         FENCEPOST_TEST_POSTGRES: pair.postgres,
         FENCEPOST_TEST_SUMMARY: summary,
+        FENCEPOST_MATRIX_SKIPPED: skips,
       },
     })
     const [code] = await once(child, 'exit')
-    const said = await readFile(summary, 'utf8').catch(() => '')
-    if (total !== undefined && total !== '') await appendFile(total, said)
-    const { passed, failed, skipped } = said === '' ? { passed: 0, failed: 0, skipped: 0 } : JSON.parse(said)
+    const [said, reasons] = await Promise.all(
+      [summary, skips].map((file) => readFile(file, 'utf8').catch(() => '')),
+    )
+    if (total !== undefined && total !== '') await appendFile(total, said ?? '')
+    const { passed, failed, skipped } =
+      said === undefined || said === '' ? { passed: 0, failed: 0, skipped: 0 } : JSON.parse(said)
     return {
       ...pair,
       passed,
       // One that dies without giving its counts has failed.
       failed: code !== 0 && failed === 0 ? 1 : failed,
       skipped,
+      reasons: (reasons ?? '').split('\n').slice(0, -1),
       seconds: (performance.now() - began) / 1_000,
     }
   } finally {
