@@ -1,7 +1,7 @@
 /** `npm run matrix`: the tests with other versions of PostgreSQL and Node than fencepost is developed with, one pair after the other. */
 import { installMatrix } from './installed.ts'
 import { readOptions, usage } from './options.ts'
-import { runPair, type Result } from './run-pair.ts'
+import { nameOf, runPair, type Result } from './run-pair.ts'
 import { reasonsFor, table } from './table.ts'
 
 const options = readOptions(process.argv.slice(2))
@@ -12,7 +12,7 @@ if (typeof options === 'string') {
 if (options.pairs.some(({ postgres, node }) => postgres !== '18' || node !== '24')) await installMatrix()
 const results: Result[] = []
 for (const pair of options.pairs) {
-  console.log(`\n== PostgreSQL ${pair.postgres}, Node ${pair.node}`)
+  console.log(`\n== ${nameOf(pair)}`)
   // oxlint-disable-next-line no-await-in-loop -- Each wants the machine for itself.
   results.push(await runPair(pair, options.tests))
 }

@@ -16,6 +16,8 @@ export interface Result extends Pair {
   readonly reasons: readonly string[]
 }
 
+export const nameOf = ({ postgres, node }: Pair): string => `PostgreSQL ${postgres}, Node ${node}`
+
 const checkout = fileURLToPath(new URL('../../', import.meta.url))
 const vitest = join(checkout, 'node_modules/vitest/vitest.mjs')
 const reporters = ['default', 'test/support/summary-reporter.ts', 'test/matrix/skip-reporter.ts'].flatMap(
@@ -28,11 +30,11 @@ export async function runPair(pair: Pair, tests: readonly string[]): Promise<Res
   const node = await nodeProgram(pair.node)
   const folder = await mkdtemp(join(tmpdir(), 'fencepost-matrix-'))
   try {
-    const [summary, skips] = [join(folder, 'summary'), join(folder, 'skipped')]
-    const { FENCEPOST_TEST_FAILURES: failures, FENCEPOST_TEST_SUMMARY: total } = process.env
-    if (failures !== undefined && failures !== '') {
-      await appendFile(failures, `== PostgreSQL ${pair.postgres}, Node ${pair.node}\n`)
-    }
+    const [summary, skips, failures] = [
+      join(folder, 'summary'),
+      join(folder, 'skipped'),
+      join(folder, 'failures'),
+    ]
     const child = spawn(node, [vitest, 'run', ...reporters, ...tests], {
       cwd: checkout,
       stdio: 'inherit',
@@ -44,26 +46,39 @@ export async function runPair(pair: Pair, tests: readonly string[]): Promise<Res
         FENCEPOST_TEST_DATABASE_URL: '',
         FENCEPOST_TEST_POSTGRES: pair.postgres,
         FENCEPOST_TEST_SUMMARY: summary,
+        FENCEPOST_TEST_FAILURES: failures,
         FENCEPOST_MATRIX_SKIPPED: skips,
       },
     })
     const [code] = await once(child, 'exit')
-    const [said, reasons] = await Promise.all(
-      [summary, skips].map((file) => readFile(file, 'utf8').catch(() => '')),
-    )
-    if (total !== undefined && total !== '') await appendFile(total, said ?? '')
-    const { passed, failed, skipped } =
-      said === undefined || said === '' ? { passed: 0, failed: 0, skipped: 0 } : JSON.parse(said)
+    const [said, reasons, why] = await Promise.all([whatIsIn(summary), whatIsIn(skips), whatIsIn(failures)])
+    await passOn('FENCEPOST_TEST_SUMMARY', said)
+    await passOn('FENCEPOST_TEST_FAILURES', why === '' ? '' : `== ${nameOf(pair)}\n${why}`)
+    const counts = said === '' ? { passed: 0, failed: 0, skipped: 0 } : JSON.parse(said)
     return {
       ...pair,
-      passed,
+      ...counts,
       // One that dies without giving its counts has failed.
-      failed: code !== 0 && failed === 0 ? 1 : failed,
-      skipped,
-      reasons: (reasons ?? '').split('\n').slice(0, -1),
+      failed: code !== 0 && counts.failed === 0 ? 1 : counts.failed,
+      reasons: reasons.split('\n').slice(0, -1),
       seconds: (performance.now() - began) / 1_000,
     }
   } finally {
     await rm(folder, { recursive: true, force: true })
   }
+}
+
+async function whatIsIn(file: string): Promise<string> {
+  try {
+    return await readFile(file, 'utf8')
+  } catch {
+    // Nothing was written, so there is no file.
+    return ''
+  }
+}
+
+/** To whoever has asked for it by naming a file. */
+async function passOn(variable: string, text: string): Promise<void> {
+  const file = process.env[variable]
+  if (file !== undefined && file !== '') await appendFile(file, text)
 }
