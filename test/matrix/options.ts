@@ -1,8 +1,8 @@
 import { parseArgs } from 'node:util'
 
-export const postgresVersions = ['15', '16', '17', '18'] as const
-export const nodeVersions = ['22', '24', '26'] as const
-export type PostgresVersion = (typeof postgresVersions)[number]
+const postgresVersions = ['15', '16', '17', '18'] as const
+const nodeVersions = ['22', '24', '26'] as const
+type PostgresVersion = (typeof postgresVersions)[number]
 export type NodeVersion = (typeof nodeVersions)[number]
 
 export interface Pair {
