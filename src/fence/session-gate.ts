@@ -5,7 +5,12 @@ import { callBack, callbackOf, fail, isSubmittable, textOf, withoutCallback } fr
 import { controlNotAlone, endedInside, leftRunning, notSubmittable } from './session-failure.ts'
 import { type Query, SessionSteps, type StepOptions } from './session-steps.ts'
 import { soon } from './soon.ts'
-import { isTransactionControl, mayEndTransaction, transactionControl } from './transaction-control.ts'
+import {
+  isTransactionControl,
+  mayEndTransaction,
+  resetsReadOnly,
+  transactionControl,
+} from './transaction-control.ts'
 import { TransactionWatch } from './transaction-watch.ts'
 
 const answeredWithinMs = 5000
@@ -99,7 +104,7 @@ export class SessionGate {
   #submit(args: unknown[]): unknown {
     this.#assertMaySend()
     const text = textOf(args[0])
-    if (isTransactionControl(text)) throw notSubmittable(args[0])
+    if (isTransactionControl(text) || resetsReadOnly(text)) throw notSubmittable(args[0])
     const submit = (): unknown => {
       this.#steps.passes()
       this.#submitted = text

@@ -12,10 +12,10 @@ import {
   transactionFailure,
 } from './fence-failure.ts'
 import { textOf } from './guarded-client.ts'
-import { endedInside, foreignSnapshot, notInTransaction } from './session-failure.ts'
+import { endedInside, foreignSnapshot, notInTransaction, readOnlyNotReset } from './session-failure.ts'
 import { readOnlySnapshot, sessionSettings } from './session-sql.ts'
 import { soon } from './soon.ts'
-import { changeOfModes, mayEndItsOwn, saysReadOnly } from './transaction-control.ts'
+import { changeOfModes, mayEndItsOwn, resetsReadOnly, saysReadOnly } from './transaction-control.ts'
 import type { TransactionWatch } from './transaction-watch.ts'
 
 export interface StepOptions extends FenceBounds {
@@ -154,6 +154,7 @@ export class SessionSteps {
 
   /** In an open transaction, which is fenced. */
   async within(args: unknown[]): Promise<unknown> {
+    if (resetsReadOnly(textOf(args[0]))) throw await this.refused(readOnlyNotReset())
     const opening = this.#opening
     this.#opening = undefined
     if (opening !== undefined) {
