@@ -506,7 +506,7 @@ test('no fault meets the rival', async () => {
 
 test('an application that opens its own Fencepost through the kit is under test as well', async () => {
   const kit = await openKit()
-  await using own = await Fencepost.open({ connectionString: kit.connectionString, minTtl: 100, ttl: 300 })
+  await using own = await Fencepost.open({ connectionString: kit.connectionString, ttl: '2s' })
   const lease = await own.acquire(newName())
   const rival = await kit.steal(lease.name)
   expect(rival.token).toBeGreaterThan(lease.token)

@@ -11,6 +11,7 @@ import { serverAccount } from '../../src/database/server-account.ts'
 import { Fencepost } from '../../src/index.ts'
 import { lost, openTestFencepost } from '../../src/testing/index.ts'
 import { useDatabase } from '../support/database.ts'
+import { PgBouncer, pgbouncerReason } from '../support/pgbouncer.ts'
 
 const database = useDatabase()
 const folder = mkdtempSync(join(tmpdir(), 'fencepost-ways-'))
@@ -128,6 +129,33 @@ describe('a Unix socket', () => {
     }
   })
 })
+
+const poolerReason = pgbouncerReason()
+
+describe.skipIf(poolerReason !== undefined)(
+  `PgBouncer in transaction mode${poolerReason === undefined ? '' : `, skipped: ${poolerReason}`}`,
+  () => {
+    let bouncer: PgBouncer
+
+    beforeAll(async () => {
+      bouncer = await PgBouncer.start(database.url)
+    })
+
+    afterAll(() => bouncer.stop())
+
+    test.each([false, true])('behind the proxy; stealing past it: %s', async (isPast) => {
+      const connectionString = bouncer.url
+      const owner = isPast ? { ownerConnectionString: database.url } : {}
+      expect(await tryOut({ connectionString, ...owner })).toBe('expired')
+      await using kit = await openTestFencepost({ connectionString, ...owner })
+      const lease = await kit.fencepost.acquire(`ways/${crypto.randomUUID()}`)
+      await kit.expire(lease.name)
+      expect((await kit.steal(lease.name)).token).toBeGreaterThan(lease.token)
+      await kit.moveClock('10s')
+      expect(await lost(lease)).toMatchObject({ reason: 'ended' })
+    })
+  },
+)
 
 const hasOpenssl = spawnSync('openssl', ['version']).status === 0
 
