@@ -1,0 +1,113 @@
+import type { World } from './world.ts'
+
+/**
+ * Which states are explored once for all. Two states with one key have the same future, step by step, as far as any invariant can tell;
+ * so although time and tokens grow for ever, there is an end to the states that are different.
+ */
+export type Key = (world: World) => string
+
+/** What may be assumed of the instance, by the values of its constants. */
+export interface Sameness {
+  /** `TTL - MARGIN + SLOW`: how long after a beat was sent a process may trust its answer. */
+  readonly trustWindow: number
+  /** The servers that can still be asked, now or after a failover. */
+  readonly servers: (world: World) => readonly number[]
+}
+
+/**
+ * For every instance whose tokens are counted, also a weakened one. Times only matter by what is left of them: every guard compares one
+ * with `now`, and what has run out stays so until it is set anew. What was answered is forgotten, and so is which tokens were ever granted,
+ * which is looked at in `wrongs`.
+ */
+export function plainKey({ trustWindow }: Sameness): Key {
+  return (world) => {
+    const left = (at: number): number => Math.max(at - world.now, 0)
+    const servers = Object.values(world.servers).map(({ holders, leases, lastToken }) => [
+      Object.values(holders).map(({ isThere, isEnded, expiresAt }) => [isThere, isEnded, left(expiresAt)]),
+      Object.values(leases).map(({ token, holder, by }) => [token, holder, by]),
+      lastToken,
+    ])
+    const processes = Object.values(world.processes).map(({ phase, beat, confirmedAt, beatSentAt, told, held }) => [
+      [phase, beat, left(confirmedAt + trustWindow), left(beatSentAt + trustWindow)],
+      [told, held],
+    ])
+    return JSON.stringify([servers, processes, world.txs, world.isPromoted, world.isLossy, world.wrongs])
+  }
+}
+
+/**
+ * For the protocol as it is. Beside time:
+ *
+ * - Holders and leases can change their names. All that ties two holders together is in the leases, so the key is what each holder is to
+ *   each lease, sorted; and of the orders of the leases the one with the least key counts.
+ * - Of a token it matters which rows have it under the same holder, and how far it is above the lower of the two sequences, where
+ *   it could be drawn once more. A term that is neither in a row of its holder nor above can only be refused, for ever. So can every
+ *   term of a lease that nobody holds, and a row that was forgotten is as good as one that is free.
+ * - Nothing comes of the rest that a process knows once it is gone; what it has sent still arrives, and its transactions go on.
+ */
+export function exactKey({ trustWindow, servers: serversOf }: Sameness): Key {
+  return (world) => {
+    const servers = serversOf(world)
+    const floor = Math.min(...servers.map((s) => world.servers[s]!.lastToken))
+    const left = (at: number): number => Math.max(at - world.now, 0)
+    /** Above the floor, or 0: then only where it is counts. */
+    const above = (token: number): number => Math.max(token - floor, 0)
+
+    const holderKey = (h: number, leases: readonly number[]): string => {
+      const { phase, beat, confirmedAt, beatSentAt, told, held } = world.processes[h]!
+      const isUp = phase === 'up'
+      let key = phase[0]!
+      if (beat === 'sent' || (isUp && beat !== 'none')) key += beat[0]! + (isUp ? left(beatSentAt + trustWindow) : '')
+      if (isUp) key += `t${left(confirmedAt + trustWindow)}`
+      for (const s of servers) {
+        const { isThere, isEnded, expiresAt } = world.servers[s]!.holders[h]!
+        key += isThere ? (isEnded ? 'E' : `A${left(expiresAt)}`) : 'N'
+      }
+      for (const lease of leases) {
+        key += '|'
+        for (const s of servers) {
+          const row = world.servers[s]!.leases[lease]!
+          if (row.holder === h) key += `h${s}.${above(row.token)}`
+        }
+        const terms: string[] = []
+        for (const term of told) {
+          if (term.lease !== lease) continue
+          const isHeld = isUp && held.some((one) => one.lease === lease && one.token === term.token)
+          let rows = ''
+          for (const s of servers) {
+            const row = world.servers[s]!.leases[lease]!
+            if (row.holder === h && row.token === term.token) rows += s
+          }
+          if (rows !== '' || isHeld || term.token > floor) {
+            terms.push(`${isHeld ? 'H' : 'T'}${rows}.${above(term.token)}`)
+          }
+        }
+        key += terms.toSorted().join('')
+        for (const tx of world.txs) {
+          if (tx.holder !== h || tx.lease !== lease) continue
+          const row = world.servers[tx.server]!.leases[lease]!
+          key += `x${tx.server}${row.token === tx.token && row.by === h ? '' : '!'}.${above(tx.token)}`
+        }
+      }
+      return key
+    }
+
+    const keyOf = (leases: readonly number[]): string =>
+      Object.keys(world.processes)
+        .map((h) => holderKey(Number(h), leases))
+        .toSorted()
+        .join(';')
+
+    const names = Object.keys(world.servers[0]!.leases).map(Number)
+    const keys = permutations(names).map(keyOf).toSorted()
+    const drawn = servers.map((s) => above(world.servers[s]!.lastToken))
+    // That numbers come twice is expected of a counter after a failover.
+    const wrongs = world.wrongs.filter((wrong) => !(world.isPromoted && wrong === 'a token was granted twice'))
+    return `${keys[0]}/${drawn.join()}/${world.isPromoted ? 'P' : ''}${world.isLossy ? 'L' : ''}${wrongs.join()}`
+  }
+}
+
+function permutations<T>(items: readonly T[]): readonly (readonly T[])[] {
+  if (items.length < 2) return [items]
+  return items.flatMap((item, i) => permutations(items.toSpliced(i, 1)).map((rest) => [item, ...rest]))
+}
