@@ -254,7 +254,7 @@ export function translate<State>({ definitions, instances }: Compiled, instance:
     return {
       init() { ${identifier('init')}(() => {}); return next },
       step(from, found) { state = from; ${identifier(step)}(() => found(next, label)) },
-      holds(definition, at) { state = at; return values[definition]() },
+      holds(definition, at) { const from = state; state = at; try { return values[definition]() } finally { state = from } },
     }`
   // The text is made here, from a file of this folder.
   return new Function('runtime', text)(runtime) as CompiledModel<State>

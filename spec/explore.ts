@@ -1,12 +1,13 @@
 import type { CompiledModel, Label } from './compiled-model.ts'
-import type { Key } from './sameness.ts'
 
 export interface Exploring<State> {
   readonly model: CompiledModel<State>
-  readonly key: Key & ((state: State) => string)
+  readonly key: (state: State) => string
   readonly invariants: readonly string[]
   /** Definitions that must be true somewhere. */
   readonly witnesses?: readonly string[]
+  /** Seen at a glance; only to save time. */
+  readonly isSame?: (from: State, to: State) => boolean
   /** States for which this is false are looked at, but not left. */
   readonly isWithin?: (state: State) => boolean
   readonly maxDepth?: number
@@ -33,7 +34,7 @@ export interface Violation<State> {
 
 /** All states of the model, breadth first, each of those with one key once. Stops at the first that violates an invariant. */
 export function explore<State>(exploring: Exploring<State>): Explored<State> {
-  const { model, key, invariants, isWithin = () => true } = exploring
+  const { model, key, invariants, isSame = () => false, isWithin = () => true } = exploring
   const { maxDepth = Number.POSITIVE_INFINITY, maxStates = Number.POSITIVE_INFINITY } = exploring
   const first = model.init()
   const numbers = new Map([[key(first), 0]])
@@ -50,6 +51,7 @@ export function explore<State>(exploring: Exploring<State>): Explored<State> {
         steps += 1
         // Of states with one key only one is kept, but what was answered on the way to them differs.
         for (const witness of unseen) if (model.holds(witness, found)) unseen.delete(witness)
+        if (isSame(state, found)) return
         const foundKey = key(found)
         if (numbers.has(foundKey)) return
         const own = numbers.size

@@ -47,67 +47,77 @@ export function plainKey({ trustWindow }: Sameness): Key {
  */
 export function exactKey({ trustWindow, servers: serversOf }: Sameness): Key {
   return (world) => {
+    const { now, processes, txs } = world
     const servers = serversOf(world)
-    const floor = Math.min(...servers.map((s) => world.servers[s]!.lastToken))
-    const left = (at: number): number => Math.max(at - world.now, 0)
+    let floor = Number.POSITIVE_INFINITY
+    for (const s of servers) floor = Math.min(floor, world.servers[s]!.lastToken)
+    const left = (at: number): number => (at > now ? at - now : 0)
     /** Above the floor, or 0: then only where it is counts. */
-    const above = (token: number): number => Math.max(token - floor, 0)
+    const above = (token: number): number => (token > floor ? token - floor : 0)
 
-    const holderKey = (h: number, leases: readonly number[]): string => {
-      const { phase, beat, confirmedAt, beatSentAt, told, held } = world.processes[h]!
+    /** What the holder is by itself. */
+    const own = (h: string): string => {
+      const { phase, beat, confirmedAt, beatSentAt } = processes[Number(h)]!
       const isUp = phase === 'up'
-      let key = phase[0]!
-      if (beat === 'sent' || (isUp && beat !== 'none')) key += beat[0]! + (isUp ? left(beatSentAt + trustWindow) : '')
-      if (isUp) key += `t${left(confirmedAt + trustWindow)}`
+      let key = isUp ? `u${left(confirmedAt + trustWindow)}` : phase
+      if (beat === 'sent' || (isUp && beat !== 'none')) key += beat + (isUp ? left(beatSentAt + trustWindow) : '')
       for (const s of servers) {
-        const { isThere, isEnded, expiresAt } = world.servers[s]!.holders[h]!
+        const { isThere, isEnded, expiresAt } = world.servers[s]!.holders[Number(h)]!
         key += isThere ? (isEnded ? 'E' : `A${left(expiresAt)}`) : 'N'
       }
-      for (const lease of leases) {
-        key += '|'
+      return key
+    }
+    /** What it is to a lease. */
+    const towards = (h: number, lease: number): string => {
+      const { phase, told, held } = processes[h]!
+      let key = '|'
+      for (const s of servers) {
+        const row = world.servers[s]!.leases[lease]!
+        if (row.holder === h) key += `h${s}.${above(row.token)}`
+      }
+      const terms: string[] = []
+      for (const { lease: name, token } of told) {
+        if (name !== lease) continue
+        let key = phase === 'up' && held.some((one) => one.lease === lease && one.token === token) ? 'H' : ''
         for (const s of servers) {
           const row = world.servers[s]!.leases[lease]!
-          if (row.holder === h) key += `h${s}.${above(row.token)}`
+          if (row.holder === h && row.token === token) key += s
         }
-        const terms: string[] = []
-        for (const term of told) {
-          if (term.lease !== lease) continue
-          const isHeld = isUp && held.some((one) => one.lease === lease && one.token === term.token)
-          let rows = ''
-          for (const s of servers) {
-            const row = world.servers[s]!.leases[lease]!
-            if (row.holder === h && row.token === term.token) rows += s
-          }
-          if (rows !== '' || isHeld || term.token > floor) {
-            terms.push(`${isHeld ? 'H' : 'T'}${rows}.${above(term.token)}`)
-          }
-        }
-        key += terms.toSorted().join('')
-        for (const tx of world.txs) {
-          if (tx.holder !== h || tx.lease !== lease) continue
-          const row = world.servers[tx.server]!.leases[lease]!
-          key += `x${tx.server}${row.token === tx.token && row.by === h ? '' : '!'}.${above(tx.token)}`
-        }
+        if (key !== '' || token > floor) terms.push(`t${key}.${above(token)}`)
+      }
+      key += terms.length > 1 ? terms.toSorted().join('') : (terms[0] ?? '')
+      for (const tx of txs) {
+        if (tx.holder !== h || tx.lease !== lease) continue
+        const row = world.servers[tx.server]!.leases[lease]!
+        key += `x${tx.server}${row.token === tx.token && row.by === h ? '' : '!'}.${above(tx.token)}`
       }
       return key
     }
 
-    const keyOf = (leases: readonly number[]): string =>
-      Object.keys(world.processes)
-        .map((h) => holderKey(Number(h), leases))
-        .toSorted()
-        .join(';')
-
-    const names = Object.keys(world.servers[0]!.leases).map(Number)
-    const keys = permutations(names).map(keyOf).toSorted()
-    const drawn = servers.map((s) => above(world.servers[s]!.lastToken))
+    const leases = Object.keys(world.servers[0]!.leases).map(Number)
+    const pieces = Object.keys(processes).map((h) => [own(h), ...leases.map((lease) => towards(Number(h), lease))])
+    let least = ''
+    for (const order of permutations(leases.length)) {
+      const holders = pieces.map((piece) => order.reduce((key, i) => key + piece[i + 1]!, piece[0]!))
+      const key = holders.toSorted().join(';')
+      if (least === '' || key < least) least = key
+    }
     // That numbers come twice is expected of a counter after a failover.
     const wrongs = world.wrongs.filter((wrong) => !(world.isPromoted && wrong === 'a token was granted twice'))
-    return `${keys[0]}/${drawn.join()}/${world.isPromoted ? 'P' : ''}${world.isLossy ? 'L' : ''}${wrongs.join()}`
+    for (const s of servers) least += `/${above(world.servers[s]!.lastToken)}`
+    return `${least}${world.isPromoted ? 'P' : ''}${world.isLossy ? 'L' : ''}${wrongs.join()}`
   }
 }
 
-function permutations<T>(items: readonly T[]): readonly (readonly T[])[] {
-  if (items.length < 2) return [items]
-  return items.flatMap((item, i) => permutations(items.toSpliced(i, 1)).map((rest) => [item, ...rest]))
+const permutationsOf = new Map<number, readonly (readonly number[])[]>()
+
+/** Of the numbers from 0. */
+function permutations(count: number): readonly (readonly number[])[] {
+  let all = permutationsOf.get(count)
+  if (all === undefined) {
+    all = count === 0 ? [[]] : permutations(count - 1).flatMap((rest) =>
+      Array.from({ length: count }, (_, i) => rest.toSpliced(i, 0, count - 1)))
+    permutationsOf.set(count, all)
+  }
+  return all
 }
