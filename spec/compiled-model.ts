@@ -89,16 +89,19 @@ export async function compile(file: string, model: string, main: string): Promis
 
 const compare = (a: string, b: string): number => (a < b ? -1 : a > b ? 1 : 0)
 
+/** These, each once. */
+export function canonicalSet(elements: readonly Value[]): readonly Value[] {
+  if (elements.length < 2) return elements
+  const byJson = new Map(elements.map((element) => [JSON.stringify(element), element]))
+  return [...byJson].toSorted(([a], [b]) => compare(a, b)).map(([, element]) => element)
+}
+
 /** What the translated text calls. */
 const runtime = {
   isEqual: (a: Value, b: Value): boolean =>
     a === b || (typeof a === 'object' && JSON.stringify(a) === JSON.stringify(b)),
   isIn: (element: Value, set: readonly Value[]): boolean => set.some((one) => runtime.isEqual(one, element)),
-  set: (elements: readonly Value[]): readonly Value[] => {
-    if (elements.length < 2) return elements
-    const byJson = new Map(elements.map((element) => [JSON.stringify(element), element]))
-    return [...byJson].toSorted(([a], [b]) => compare(a, b)).map(([, element]) => element)
-  },
+  set: canonicalSet,
   exclude: (a: readonly Value[], b: readonly Value[]): readonly Value[] =>
     a.filter((one) => !runtime.isIn(one, b)),
   map: (keys: readonly Value[], of: (key: Value) => Value): Value =>

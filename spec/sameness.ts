@@ -89,7 +89,7 @@ export function exactKey({ trustWindow, servers: serversOf }: Sameness): Key {
       for (const tx of txs) {
         if (tx.holder !== h || tx.lease !== lease) continue
         const row = world.servers[tx.server]!.leases[lease]!
-        key += `x${tx.server}${row.token === tx.token && row.by === h ? '' : '!'}.${above(tx.token)}`
+        key += `x${tx.server}${row.token > tx.token || (row.token === tx.token && row.by !== h) ? '!' : ''}.${above(tx.token)}`
       }
       return key
     }
