@@ -79,7 +79,7 @@ export async function compile(file: string, model: string, main: string): Promis
     )
     const { declarations } = modules.find(({ name }) => name === model)!
     return {
-      definitions: declarations.filter((one) => one.kind === 'def' || one.kind === 'var' || one.kind === 'const'),
+      definitions: declarations.filter((one): one is Definition => ['def', 'var', 'const'].includes(one.kind)),
       instances: new Map(instances),
     }
   } finally {
