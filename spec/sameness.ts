@@ -6,20 +6,24 @@ import type { World } from './world.ts'
  */
 export type Key = (world: World) => string
 
-/** What may be assumed of the instance, by the values of its constants. */
-export interface Sameness {
+/** Of the constants of the instance. */
+export interface PlainSameness {
   /** `TTL - MARGIN + SLOW`: how long after a beat was sent a process may trust its answer. */
   readonly trustWindow: number
-  /** The servers that can still be asked, now or after a failover. */
-  readonly servers: (world: World) => readonly number[]
+  /** Tokens are read from the clock, so what time it is matters, and so does what was granted. */
+  readonly isClock?: boolean
+}
+
+export interface ExactSameness extends PlainSameness {
+  /** The servers that are asked, now or after a failover. */
+  readonly servers: readonly number[]
 }
 
 /**
- * For every instance whose tokens are counted, also a weakened one. Times only matter by what is left of them: every guard compares one
- * with `now`, and what has run out stays so until it is set anew. What was answered is forgotten, and so is which tokens were ever granted,
- * which is looked at in `wrongs`.
+ * For every instance, also a weakened one. Times only matter by what is left of them: every guard compares one with `now`, and what has run
+ * out stays so until it is set anew. What was answered is forgotten.
  */
-export function plainKey({ trustWindow }: Sameness): Key {
+export function plainKey({ trustWindow, isClock = false }: PlainSameness): Key {
   return (world) => {
     const left = (at: number): number => Math.max(at - world.now, 0)
     const servers = Object.values(world.servers).map(({ holders, leases, lastToken }) => [
@@ -31,7 +35,8 @@ export function plainKey({ trustWindow }: Sameness): Key {
       [phase, beat, left(confirmedAt + trustWindow), left(beatSentAt + trustWindow)],
       [told, held],
     ])
-    return JSON.stringify([servers, processes, world.txs, world.isPromoted, world.isLossy, world.wrongs])
+    const clock = isClock ? world.now : 0
+    return JSON.stringify([servers, processes, world.txs, world.isPromoted, world.isLossy, world.wrongs, world.granted, clock])
   }
 }
 
@@ -45,10 +50,9 @@ export function plainKey({ trustWindow }: Sameness): Key {
  *   term of a lease that nobody holds, and a row that was forgotten is as good as one that is free.
  * - Nothing comes of the rest that a process knows once it is gone; what it has sent still arrives, and its transactions go on.
  */
-export function exactKey({ trustWindow, servers: serversOf }: Sameness): Key {
+export function exactKey({ trustWindow, servers }: ExactSameness): Key {
   return (world) => {
     const { now, processes, txs } = world
-    const servers = serversOf(world)
     let floor = Number.POSITIVE_INFINITY
     for (const s of servers) floor = Math.min(floor, world.servers[s]!.lastToken)
     const left = (at: number): number => (at > now ? at - now : 0)
