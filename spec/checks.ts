@@ -11,12 +11,25 @@ export interface Checked {
   readonly seconds: number
 }
 
-const invariants = ['oneHolder', 'tokensRise', 'noStaleWrite', 'endedIsFinal', 'trustIsBacked', 'noTokenTwice']
-const onOneServer = ['takesOver', 'lateBeatLoses', 'lateBeatIsAsGood', 'fenceKeepsTakerOut', 'expiredFinishes']
+const invariants = [
+  'oneHolder',
+  'tokensRise',
+  'noStaleWrite',
+  'endedIsFinal',
+  'trustIsBacked',
+  'noTokenTwice',
+]
+const onOneServer = [
+  'takesOver',
+  'lateBeatLoses',
+  'lateBeatIsAsGood',
+  'fenceKeepsTakerOut',
+  'expiredFinishes',
+]
 const afterFailover = [...onOneServer, 'grantIsLost', 'tokensAreEqual']
 
 /** What each of the controls in controls.qnt breaks. */
-export const controls: readonly (readonly [instance: string, invariant: string])[] = [
+const controls: readonly (readonly [instance: string, invariant: string])[] = [
   ['noFenceLock', 'noStaleWrite'],
   ['tokenOnly', 'oneHolder'],
   ['takerLeavesHolder', 'trustIsBacked'],
@@ -43,7 +56,12 @@ export async function* checkAll(file: string, isFull: boolean): AsyncGenerator<C
     const model = translate<World>(compiled, instance, step)
     const startedAt = process.cpuUsage().user
     const explored = explore({ ...exploring, model, isSame })
-    return { name, explored, isAsExpected: isExpected(explored), seconds: (process.cpuUsage().user - startedAt) / 1e6 }
+    return {
+      name,
+      explored,
+      isAsExpected: isExpected(explored),
+      seconds: (process.cpuUsage().user - startedAt) / 1e6,
+    }
   }
 
   yield check(
@@ -55,7 +73,8 @@ export async function* checkAll(file: string, isFull: boolean): AsyncGenerator<C
       witnesses: onOneServer,
       ...(isFull ? {} : { maxDepth: depths.oneServer }),
     },
-    ({ isComplete, violation, unseen }) => isComplete === isFull && violation === undefined && unseen.length === 0,
+    ({ isComplete, violation, unseen }) =>
+      isComplete === isFull && violation === undefined && unseen.length === 0,
     'call',
   )
   yield check(
@@ -72,7 +91,12 @@ export async function* checkAll(file: string, isFull: boolean): AsyncGenerator<C
   yield check(
     'tokens from the clock, and a failover that is seen',
     'clockTokens',
-    { key: plainKey({ trustWindow: 1, isClock: true }), invariants: [...invariants, 'numbersAreNew'], witnesses: ['grantIsLost'], maxDepth: depths.clock },
+    {
+      key: plainKey({ trustWindow: 1, isClock: true }),
+      invariants: [...invariants, 'numbersAreNew'],
+      witnesses: ['grantIsLost'],
+      maxDepth: depths.clock,
+    },
     ({ violation, unseen }) => violation === undefined && unseen.length === 0,
   )
   yield check(
@@ -99,5 +123,10 @@ export async function* checkAll(file: string, isFull: boolean): AsyncGenerator<C
 const depths = { oneServer: 13, failover: 8, fullFailover: 10, clock: 9 }
 
 function isSame(from: World, to: World): boolean {
-  return from.servers === to.servers && from.processes === to.processes && from.txs === to.txs && from.now === to.now
+  return (
+    from.servers === to.servers &&
+    from.processes === to.processes &&
+    from.txs === to.txs &&
+    from.now === to.now
+  )
 }

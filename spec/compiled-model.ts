@@ -1,9 +1,10 @@
 import { execFile } from 'node:child_process'
 import { mkdtemp, readFile, rm } from 'node:fs/promises'
-import { createRequire } from 'node:module'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
+import { runInThisContext } from 'node:vm'
 
 /**
  * The model as functions: what `quint compile` says of fencepost.qnt, translated to JavaScript word by word. So what is explored is the
@@ -15,7 +16,7 @@ import { promisify } from 'node:util'
  */
 
 /** Quint's command line, to be run with node. */
-export const quint = createRequire(import.meta.url).resolve('@informalsystems/quint/dist/src/cli.js')
+export const quint = fileURLToPath(import.meta.resolve('@informalsystems/quint/dist/src/cli.js'))
 
 /** A value of Quint's. */
 export type Value = boolean | number | string | readonly Value[] | { readonly [key: string]: Value }
@@ -79,7 +80,9 @@ export async function compile(file: string, model: string, main: string): Promis
     )
     const { declarations } = modules.find(({ name }) => name === model)!
     return {
-      definitions: declarations.filter((one): one is Definition => ['def', 'var', 'const'].includes(one.kind)),
+      definitions: declarations.filter((one): one is Definition =>
+        ['def', 'var', 'const'].includes(one.kind),
+      ),
       instances: new Map(instances),
     }
   } finally {
@@ -184,7 +187,8 @@ class Translation {
         const args = node.args.map((arg) => this.#expression(arg))
         if (this.#definitions.has(node.opcode)) return `${identifier(node.opcode)}(${args.join(', ')})`
         const operator = operators[node.opcode]
-        if (operator === undefined) throw new Error(`the model uses "${node.opcode}", which is not translated`)
+        if (operator === undefined)
+          throw new Error(`the model uses "${node.opcode}", which is not translated`)
         return operator(...args)
       }
     }
@@ -243,13 +247,20 @@ class Translation {
 }
 
 /** The model with the constants of an instance. `step`: which of its actions is a step. */
-export function translate<State>({ definitions, instances }: Compiled, instance: string, step = 'step'): CompiledModel<State> {
+export function translate<State>(
+  { definitions, instances }: Compiled,
+  instance: string,
+  step = 'step',
+): CompiledModel<State> {
   const constants = instances.get(instance)!.map(([{ name }, expr]): Definition => {
     return { kind: 'def', qualifier: 'pureval', name, expr }
   })
   const all = [...constants, ...definitions.filter(({ kind }) => kind !== 'const')]
-  const values = all.filter(({ qualifier }) => qualifier === 'val').map(({ name }) => `${name}: ${identifier(name)}`)
-  const text = `"use strict"
+  const values = all
+    .filter(({ qualifier }) => qualifier === 'val')
+    .map(({ name }) => `${name}: ${identifier(name)}`)
+  const text = `(runtime) => {
+    "use strict"
     const { isEqual, isIn, set, exclude, map } = runtime
     let state, next, label
     ${new Translation(all).text()}
@@ -258,7 +269,6 @@ export function translate<State>({ definitions, instances }: Compiled, instance:
       init() { ${identifier('init')}(() => {}); return next },
       step(from, found) { state = from; ${identifier(step)}(() => found(next, label)) },
       holds(definition, at) { const from = state; state = at; try { return values[definition]() } finally { state = from } },
-    }`
-  // The text is made here, from a file of this folder.
-  return new Function('runtime', text)(runtime) as CompiledModel<State>
+    } }`
+  return (runInThisContext(text) as (own: typeof runtime) => CompiledModel<State>)(runtime)
 }

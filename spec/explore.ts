@@ -26,7 +26,7 @@ export interface Explored<State> {
   readonly violation: Violation<State> | undefined
 }
 
-export interface Violation<State> {
+interface Violation<State> {
   readonly invariant: string
   /** What was done, from the beginning: no shorter way leads to a violation. */
   readonly path: readonly { readonly label: Label; readonly state: State }[]
@@ -44,7 +44,7 @@ export function explore<State>(exploring: Exploring<State>): Explored<State> {
   let steps = 0
   let depth = 0
   let broken: { readonly invariant: string; readonly number: number } | undefined
-  while (level.length > 0 && depth < maxDepth && numbers.size < maxStates && broken === undefined) {
+  while (level.length > 0 && depth < maxDepth && numbers.size < maxStates) {
     const next: typeof level = []
     for (const { state, number } of level) {
       model.step(state, (found) => {
@@ -65,6 +65,7 @@ export function explore<State>(exploring: Exploring<State>): Explored<State> {
     }
     if (next.length > 0 || broken !== undefined) depth += 1
     level = next
+    if (broken !== undefined) break
   }
   return {
     states: numbers.size,

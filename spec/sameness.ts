@@ -31,12 +31,23 @@ export function plainKey({ trustWindow, isClock = false }: PlainSameness): Key {
       Object.values(leases).map(({ token, holder, by }) => [token, holder, by]),
       lastToken,
     ])
-    const processes = Object.values(world.processes).map(({ phase, beat, confirmedAt, beatSentAt, told, held }) => [
-      [phase, beat, left(confirmedAt + trustWindow), left(beatSentAt + trustWindow)],
-      [told, held],
-    ])
+    const processes = Object.values(world.processes).map(
+      ({ phase, beat, confirmedAt, beatSentAt, told, held }) => [
+        [phase, beat, left(confirmedAt + trustWindow), left(beatSentAt + trustWindow)],
+        [told, held],
+      ],
+    )
     const clock = isClock ? world.now : 0
-    return JSON.stringify([servers, processes, world.txs, world.isPromoted, world.isLossy, world.wrongs, world.granted, clock])
+    return JSON.stringify([
+      servers,
+      processes,
+      world.txs,
+      world.isPromoted,
+      world.isLossy,
+      world.wrongs,
+      world.granted,
+      clock,
+    ])
   }
 }
 
@@ -64,7 +75,8 @@ export function exactKey({ trustWindow, servers }: ExactSameness): Key {
       const { phase, beat, confirmedAt, beatSentAt } = processes[Number(h)]!
       const isUp = phase === 'up'
       let key = isUp ? `u${left(confirmedAt + trustWindow)}` : phase
-      if (beat === 'sent' || (isUp && beat !== 'none')) key += beat + (isUp ? left(beatSentAt + trustWindow) : '')
+      if (beat === 'sent' || (isUp && beat !== 'none'))
+        key += beat + (isUp ? left(beatSentAt + trustWindow) : '')
       for (const s of servers) {
         const { isThere, isEnded, expiresAt } = world.servers[s]!.holders[Number(h)]!
         key += isThere ? (isEnded ? 'E' : `A${left(expiresAt)}`) : 'N'
@@ -74,10 +86,10 @@ export function exactKey({ trustWindow, servers }: ExactSameness): Key {
     /** What it is to a lease. */
     const towards = (h: number, lease: number): string => {
       const { phase, told, held } = processes[h]!
-      let key = '|'
+      let sum = '|'
       for (const s of servers) {
         const row = world.servers[s]!.leases[lease]!
-        if (row.holder === h) key += `h${s}.${above(row.token)}`
+        if (row.holder === h) sum += `h${s}.${above(row.token)}`
       }
       const terms: string[] = []
       for (const { lease: name, token } of told) {
@@ -89,17 +101,20 @@ export function exactKey({ trustWindow, servers }: ExactSameness): Key {
         }
         if (key !== '' || token > floor) terms.push(`t${key}.${above(token)}`)
       }
-      key += terms.length > 1 ? terms.toSorted().join('') : (terms[0] ?? '')
+      sum += terms.length > 1 ? terms.toSorted().join('') : (terms[0] ?? '')
       for (const tx of txs) {
         if (tx.holder !== h || tx.lease !== lease) continue
         const row = world.servers[tx.server]!.leases[lease]!
-        key += `x${tx.server}${row.token > tx.token || (row.token === tx.token && row.by !== h) ? '!' : ''}.${above(tx.token)}`
+        sum += `x${tx.server}${row.token > tx.token || (row.token === tx.token && row.by !== h) ? '!' : ''}.${above(tx.token)}`
       }
-      return key
+      return sum
     }
 
     const leases = Object.keys(world.servers[0]!.leases).map(Number)
-    const pieces = Object.keys(processes).map((h) => [own(h), ...leases.map((lease) => towards(Number(h), lease))])
+    const pieces = Object.keys(processes).map((h) => [
+      own(h),
+      ...leases.map((lease) => towards(Number(h), lease)),
+    ])
     let least = ''
     for (const order of permutations(leases.length)) {
       const holders = pieces.map((piece) => order.reduce((key, i) => key + piece[i + 1]!, piece[0]!))
@@ -107,7 +122,9 @@ export function exactKey({ trustWindow, servers }: ExactSameness): Key {
       if (least === '' || key < least) least = key
     }
     // That numbers come twice is expected of a counter after a failover.
-    const wrongs = world.wrongs.filter((wrong) => !(world.isPromoted && wrong === 'a token was granted twice'))
+    const wrongs = world.wrongs.filter(
+      (wrong) => !(world.isPromoted && wrong === 'a token was granted twice'),
+    )
     for (const s of servers) least += `/${above(world.servers[s]!.lastToken)}`
     return `${least}${world.isPromoted ? 'P' : ''}${world.isLossy ? 'L' : ''}${wrongs.join()}`
   }
@@ -119,8 +136,12 @@ const permutationsOf = new Map<number, readonly (readonly number[])[]>()
 function permutations(count: number): readonly (readonly number[])[] {
   let all = permutationsOf.get(count)
   if (all === undefined) {
-    all = count === 0 ? [[]] : permutations(count - 1).flatMap((rest) =>
-      Array.from({ length: count }, (_, i) => rest.toSpliced(i, 0, count - 1)))
+    all =
+      count === 0
+        ? [[]]
+        : permutations(count - 1).flatMap((rest) =>
+            Array.from({ length: count }, (_, i) => rest.toSpliced(i, 0, count - 1)),
+          )
     permutationsOf.set(count, all)
   }
   return all

@@ -14,7 +14,7 @@ export interface Step {
 }
 
 /** What was chosen on the way to an action: server, holder, lease, term and transaction. */
-export interface Picks {
+interface Picks {
   readonly s?: number
   readonly h?: number
   readonly l?: number
@@ -34,7 +34,14 @@ export interface Simulating {
 }
 
 /** What Quint's own simulator does at random. The first step of a trace is `init`. */
-export async function simulate({ file, main, step, traces, steps, seed }: Simulating): Promise<readonly (readonly Step[])[]> {
+export async function simulate({
+  file,
+  main,
+  step,
+  traces,
+  steps,
+  seed,
+}: Simulating): Promise<readonly (readonly Step[])[]> {
   const directory = await mkdtemp(join(tmpdir(), 'fencepost-spec-'))
   try {
     await promisify(execFile)(process.execPath, [
@@ -51,14 +58,25 @@ export async function simulate({ file, main, step, traces, steps, seed }: Simula
 
 /** A trace in the Informal Trace Format. */
 function read(json: string): readonly Step[] {
-  const { vars, states } = JSON.parse(json) as { readonly vars: readonly string[]; readonly states: readonly Itf[] }
+  const { vars, states } = JSON.parse(json) as {
+    readonly vars: readonly string[]
+    readonly states: readonly Itf[]
+  }
   const variable = vars.find((name) => name === 'w' || name.endsWith('::w'))!
   return states.map((state) => {
-    const { [variable]: world, 'mbt::actionTaken': action, 'mbt::nondetPicks': options } = state as Record<string, Itf>
-    const picks = Object.entries(options as Record<string, { readonly tag: string; readonly value: Itf }>).flatMap(
-      ([name, { tag, value: picked }]) => (tag === 'Some' ? [[name, value(picked)] as const] : []),
-    )
-    return { action: action as string, picks: Object.fromEntries(picks) as Picks, world: value(world!) as unknown as World }
+    const {
+      [variable]: world,
+      'mbt::actionTaken': action,
+      'mbt::nondetPicks': options,
+    } = state as Record<string, Itf>
+    const picks = Object.entries(
+      options as Record<string, { readonly tag: string; readonly value: Itf }>,
+    ).flatMap(([name, { tag, value: picked }]) => (tag === 'Some' ? [[name, value(picked)] as const] : []))
+    return {
+      action: action as string,
+      picks: Object.fromEntries(picks) as Picks,
+      world: value(world!) as unknown as World,
+    }
   })
 }
 
@@ -68,12 +86,20 @@ type Itf = boolean | string | number | readonly Itf[] | { readonly [key: string]
 function value(itf: Itf): Value {
   if (typeof itf !== 'object') return itf
   if (Array.isArray(itf)) return itf.map(value)
-  const { '#bigint': integer, '#set': set, '#map': map, '#tup': tuple, ...fields } = itf as Record<string, Itf>
+  const {
+    '#bigint': integer,
+    '#set': set,
+    '#map': map,
+    '#tup': tuple,
+    ...fields
+  } = itf as Record<string, Itf>
   if (integer !== undefined) return Number(integer)
   if (set !== undefined) return canonicalSet((set as readonly Itf[]).map(value))
   if (tuple !== undefined) return (tuple as readonly Itf[]).map(value)
   if (map !== undefined) {
-    return Object.fromEntries((map as readonly (readonly [Itf, Itf])[]).map(([key, of]) => [value(key) as number, value(of)]))
+    return Object.fromEntries(
+      (map as readonly (readonly [Itf, Itf])[]).map(([key, of]) => [value(key) as number, value(of)]),
+    )
   }
   const names = Object.keys(fields).toSorted()
   return Object.fromEntries(names.map((name) => [name, value(fields[name]!)]))

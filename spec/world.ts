@@ -17,7 +17,7 @@ export interface Server {
   readonly lastToken: number
 }
 
-export interface Process {
+interface Process {
   readonly phase: 'new' | 'up' | 'gone'
   readonly confirmedAt: number
   readonly beat: 'none' | 'sent' | 'confirmed' | 'refused'
