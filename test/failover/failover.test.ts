@@ -1,0 +1,193 @@
+import { Pool } from 'pg'
+import { describe, expect, onTestFinished, test } from 'vitest'
+import { Fencepost, type Lease, type OpenOptions, fencedTransaction } from '../../src/index.ts'
+import { Pair, type Replication, ask } from '../../torture/failover/pair.ts'
+import { Relay } from '../../torture/failover/relay.ts'
+import { debianBinaries } from '../support/debian-server.ts'
+
+const binaries = debianBinaries()
+const reason = binaries === undefined ? " (skipped: Debian's PostgreSQL is not installed)" : ''
+
+/** A pair, and the address by which clients reach the one of the two that takes writes. */
+interface Site {
+  readonly pair: Pair
+  readonly address: Relay
+}
+
+async function newSite(replication: Replication): Promise<Site> {
+  const pair = await Pair.start(binaries!, {
+    replication,
+    async prepare(primary) {
+      await Fencepost.migrate({ connectionString: primary.url })
+      await ask(primary, 'create table entry (writer text not null)')
+    },
+  })
+  onTestFinished(() => pair[Symbol.asyncDispose]())
+  const address = await Relay.to(pair.primary.port)
+  onTestFinished(() => address[Symbol.asyncDispose]())
+  return { pair, address }
+}
+
+async function open(url: string, options: OpenOptions = {}): Promise<Fencepost> {
+  const fencepost = await Fencepost.open({ connectionString: url, ...options })
+  onTestFinished(() => fencepost.close())
+  return fencepost
+}
+
+function newPool(url: string): Pool {
+  const pool = new Pool({ connectionString: url })
+  pool.on('error', () => {})
+  onTestFinished(() => pool.end())
+  return pool
+}
+
+async function take(fencepost: Fencepost): Promise<Lease> {
+  const lease = await fencepost.tryAcquire('settlement')
+  if (lease === null) throw new Error('the lease is not free')
+  return lease
+}
+
+/** As a process writes that has not heard that its term may be over. */
+async function write(lease: Lease, pool: Pool, writer: string): Promise<void> {
+  await fencedTransaction({ term: lease.term }, pool, (client) =>
+    client.query('insert into entry (writer) values ($1)', [writer]),
+  )
+}
+
+async function writers(server: { readonly url: string }): Promise<string[]> {
+  const rows = await ask<{ writer: string }>(server, 'select writer from entry order by writer')
+  return rows.map((row) => row.writer)
+}
+
+async function failOver({ pair, address }: Site): Promise<void> {
+  await pair.primary.crash()
+  await pair.promote()
+  address.moveTo(pair.standby.port)
+}
+
+describe.skipIf(binaries === undefined).each([reason])('failover%s', () => {
+  describe.each(['synchronous', 'synchronous, remote_apply'] as const)('%s', (replication) => {
+    test('a term that was answered goes on in the new primary, and so does its holder', async () => {
+      const site = await newSite(replication)
+      const [first, second] = await Promise.all([open(site.address.url), open(site.address.url)])
+      const lease = await take(first)
+      const pool = newPool(site.address.url)
+      await write(lease, pool, 'before')
+
+      await failOver(site)
+
+      await write(lease, pool, 'after')
+      expect(await writers(site.pair.standby)).toEqual(['after', 'before'])
+      expect(await second.tryAcquire('settlement')).toBeNull()
+      expect(lease.isHeld).toBe(true)
+      expect(await lease.release()).toBe('released')
+      expect((await take(second)).token).toBeGreaterThan(lease.token)
+    })
+
+    test('a stale write does not land in the new primary', async () => {
+      const site = await newSite(replication)
+      const [first, second] = await Promise.all([open(site.address.url), open(site.address.url)])
+      const stale = await take(first)
+      await failOver(site)
+      await second.forceRelease('settlement', stale.token, { reason: 'test' })
+      const lease = await take(second)
+
+      const pool = newPool(site.address.url)
+      await expect(write(stale, pool, 'stale')).rejects.toMatchObject({
+        code: 'STALE_TERM',
+        currentToken: lease.token,
+      })
+      await write(lease, pool, 'current')
+      expect(await writers(site.pair.standby)).toEqual(['current'])
+    })
+
+    test('a grant that the standby has not heard of is not answered, and the new primary gives the lease to somebody else', async () => {
+      const site = await newSite(replication)
+      const first = await open(site.address.url, { requestTimeout: '500ms' })
+      site.pair.line.hold()
+      await expect(first.tryAcquire('settlement')).rejects.toMatchObject({ code: 'OUTCOME_UNKNOWN' })
+
+      await failOver(site)
+      const second = await open(site.address.url)
+      expect((await take(second)).token).toBe(1n)
+    })
+
+    test('a primary that is left alive without its standby grants nothing', async () => {
+      const site = await newSite(replication)
+      const left = await open(site.pair.primary.url, { requestTimeout: '500ms' })
+      await site.pair.promote()
+      await expect(left.tryAcquire('settlement')).rejects.toMatchObject({ code: 'OUTCOME_UNKNOWN' })
+      await take(await open(site.pair.standby.url))
+    })
+  })
+
+  describe('asynchronous', () => {
+    test('the holder of a grant that was lost is refused in the new primary, although the next holder has the same number', async () => {
+      const site = await newSite('asynchronous')
+      const [first, second] = await Promise.all([open(site.address.url), open(site.address.url)])
+      // Both holders are known to the standby, and neither of the two grants after that is.
+      await (await take(first)).release()
+      await (await take(second)).release()
+      await site.pair.caughtUp()
+      site.pair.line.hold()
+      const lost = await take(first)
+      const pool = newPool(site.address.url)
+      await write(lost, pool, 'lost')
+
+      await failOver(site)
+      const lease = await take(second)
+      expect(lease.token).toBe(lost.token)
+
+      await expect(write(lost, pool, 'stale')).rejects.toMatchObject({ code: 'STALE_TERM' })
+      await expect(
+        lost.transaction(pool, (client) => client.query(`insert into entry values ('stale')`)),
+      ).rejects.toMatchObject({ code: 'STALE_TERM' })
+      expect(lost.state).toBe('lost')
+      await write(lease, pool, 'current')
+      expect(await writers(site.pair.standby)).toEqual(['current'])
+    })
+
+    test('so is a holder that the new primary has never heard of', async () => {
+      const site = await newSite('asynchronous')
+      await site.pair.caughtUp()
+      site.pair.line.hold()
+      const lost = await take(await open(site.address.url))
+
+      await failOver(site)
+      const pool = newPool(site.address.url)
+      await expect(write(lost, pool, 'foreign')).rejects.toMatchObject({ code: 'FOREIGN_LEASE' })
+      const lease = await take(await open(site.address.url))
+      expect(lease.token).toBe(lost.token)
+      await expect(write(lost, pool, 'stale')).rejects.toMatchObject({ code: 'STALE_TERM' })
+      expect(await writers(site.pair.standby)).toEqual([])
+    })
+
+    test('a primary that is left alive goes on granting, and what is written there is not in the new one', async () => {
+      const site = await newSite('asynchronous')
+      await site.pair.caughtUp()
+      await site.pair.promote()
+      const left = await take(await open(site.pair.primary.url))
+      const lease = await take(await open(site.pair.standby.url))
+      expect([left.isHeld, lease.isHeld]).toEqual([true, true])
+
+      await write(left, newPool(site.pair.primary.url), 'left')
+      const pool = newPool(site.pair.standby.url)
+      await write(lease, pool, 'current')
+      await expect(write(left, pool, 'left')).rejects.toMatchObject({ code: 'STALE_TERM' })
+      expect(await writers(site.pair.primary)).toEqual(['left'])
+      expect(await writers(site.pair.standby)).toEqual(['current'])
+    })
+
+    test('a standby that has received the log but not replayed it loses nothing', async () => {
+      const site = await newSite('asynchronous')
+      const first = await open(site.address.url)
+      await ask(site.pair.standby, 'select pg_wal_replay_pause()')
+      const lease = await take(first)
+      await site.pair.received()
+
+      await failOver(site)
+      await write(lease, newPool(site.address.url), 'after')
+      expect(await (await open(site.address.url)).tryAcquire('settlement')).toBeNull()
+    })
+  })
+})
