@@ -1,7 +1,7 @@
 import { Pool } from 'pg'
-import { describe, expect, onTestFinished, test } from 'vitest'
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest'
 import { Fencepost, type Lease, type OpenOptions, fencedTransaction } from '../../src/index.ts'
-import { Pair, type Replication, ask } from '../../torture/failover/pair.ts'
+import { type Pair, Pairs, type Replication, ask } from '../../torture/failover/pair.ts'
 import { Relay } from '../../torture/failover/relay.ts'
 import { debianBinaries } from '../support/debian-server.ts'
 
@@ -14,14 +14,19 @@ interface Site {
   readonly address: Relay
 }
 
-async function newSite(replication: Replication): Promise<Site> {
-  const pair = await Pair.start(binaries!, {
-    replication,
-    async prepare(primary) {
-      await Fencepost.migrate({ connectionString: primary.url })
-      await ask(primary, 'create table entry (writer text not null)')
-    },
+let pairs: Pairs | undefined
+
+beforeAll(async () => {
+  if (binaries === undefined) return
+  pairs = await Pairs.make(binaries, async (server) => {
+    await Fencepost.migrate({ connectionString: server.url })
+    await ask(server, 'create table entry (writer text not null)')
   })
+})
+afterAll(() => pairs?.[Symbol.asyncDispose]())
+
+async function newSite(replication: Replication): Promise<Site> {
+  const pair = await pairs!.start(replication)
   onTestFinished(() => pair[Symbol.asyncDispose]())
   const address = await Relay.to(pair.primary.port)
   onTestFinished(() => address[Symbol.asyncDispose]())

@@ -71,6 +71,17 @@ export class DebianFolder implements AsyncDisposable {
     return node
   }
 
+  /** Copies the data of a server that has stopped in order. */
+  async duplicate(name: string, source: string): Promise<void> {
+    const options = processOptions(this.path, this.account)
+    await promisify(execFile)('cp', ['-a', join(this.path, source), join(this.path, name)], options)
+  }
+
+  /** Removes the data of a server that has ended. */
+  async remove(name: string): Promise<void> {
+    await rm(join(this.path, name), { recursive: true, force: true })
+  }
+
   async run(program: string, args: readonly string[]): Promise<void> {
     await promisify(execFile)(join(this.binaries, program), args, processOptions(this.path, this.account))
   }
@@ -96,9 +107,14 @@ export class DebianNode {
     return `postgres://postgres@127.0.0.1:${this.port}/postgres`
   }
 
-  /** Ends all its processes at once: nothing is sent any more, and no session is told. */
+  /** Ends all its processes at once: nothing is written or sent any more. */
   async crash(): Promise<void> {
     await end(this.#child, 'SIGQUIT')
+  }
+
+  /** Ends it in order, without waiting for those who are connected. */
+  async stop(): Promise<void> {
+    await end(this.#child, 'SIGINT')
   }
 }
 

@@ -11,46 +11,74 @@ const settings: Record<Replication, Settings> = {
   'synchronous, remote_apply': { synchronous_standby_names: 'standby', synchronous_commit: 'remote_apply' },
 }
 
-export interface PairOptions {
-  readonly replication: Replication
-  /** Prepares the primary before the standby is made of it. */
-  readonly prepare?: (primary: DebianNode) => Promise<void>
+/** Processes are killed here; no machine loses its power. */
+const common: Settings = { fsync: 'off', max_connections: 60, wal_keep_size: '64MB' }
+
+/** Makes one pair after the other of the same data. */
+export class Pairs implements AsyncDisposable {
+  readonly #folder: DebianFolder
+  #made = 0
+
+  private constructor(folder: DebianFolder) {
+    this.#folder = folder
+  }
+
+  /** `prepare` writes what every pair begins with. */
+  static async make(binaries: string, prepare: (server: DebianNode) => Promise<void>): Promise<Pairs> {
+    const folder = await DebianFolder.make(binaries)
+    try {
+      await folder.initialize('first')
+      const server = await folder.serve('first', common)
+      await prepare(server)
+      await server.stop()
+      return new Pairs(folder)
+    } catch (error) {
+      await folder[Symbol.asyncDispose]()
+      throw error
+    }
+  }
+
+  async start(replication: Replication): Promise<Pair> {
+    this.#made += 1
+    const [primary, standby] = [`primary-${this.#made}`, `standby-${this.#made}`]
+    await this.#folder.duplicate(primary, 'first')
+    return Pair.start(this.#folder, primary, standby, settings[replication])
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#folder[Symbol.asyncDispose]()
+  }
 }
 
-/** A primary and a standby that streams from it, both of Debian's packages, on loopback, with a line between them that can be held. */
+/** A primary and a standby that streams from it, on loopback, with a line between them that can be held. */
 export class Pair implements AsyncDisposable {
   readonly primary: DebianNode
   readonly standby: DebianNode
   /** Carries the write-ahead log from the primary to the standby. */
   readonly line: Relay
-  readonly #folder: DebianFolder
+  readonly #forget: () => Promise<void>
 
-  private constructor(folder: DebianFolder, primary: DebianNode, standby: DebianNode, line: Relay) {
-    this.#folder = folder
+  private constructor(primary: DebianNode, standby: DebianNode, line: Relay, forget: () => Promise<void>) {
     this.primary = primary
     this.standby = standby
     this.line = line
+    this.#forget = forget
   }
 
-  static async start(binaries: string, options: PairOptions): Promise<Pair> {
-    const folder = await DebianFolder.make(binaries)
-    let line: Relay | undefined
+  static async start(folder: DebianFolder, first: string, second: string, wanted: Settings): Promise<Pair> {
+    const primary = await folder.serve(first, common)
+    const line = await Relay.to(primary.port)
     try {
-      await folder.initialize('primary')
-      // Processes are killed here, no machine loses its power.
-      const common: Settings = { fsync: 'off', max_connections: 60, wal_keep_size: '64MB' }
-      const primary = await folder.serve('primary', common)
-      await options.prepare?.(primary)
-      line = await Relay.to(primary.port)
       const source = `host=127.0.0.1 port=${line.port} user=postgres application_name=standby`
-      await folder.copy('standby', source)
-      const standby = await folder.serve('standby', { ...common, primary_conninfo: source })
-      const pair = new Pair(folder, primary, standby, line)
-      await pair.#replicate(settings[options.replication])
+      await folder.copy(second, source)
+      const standby = await folder.serve(second, { ...common, primary_conninfo: source })
+      const pair = new Pair(primary, standby, line, async () => {
+        await Promise.all([folder.remove(first), folder.remove(second)])
+      })
+      await pair.#replicate(wanted)
       return pair
     } catch (error) {
-      await line?.[Symbol.asyncDispose]()
-      await folder[Symbol.asyncDispose]()
+      await line[Symbol.asyncDispose]()
       throw error
     }
   }
@@ -70,14 +98,15 @@ export class Pair implements AsyncDisposable {
    * from now on nothing passes between the two.
    */
   async promote(): Promise<void> {
-    this.line.cut()
+    this.line.close()
     await ask(this.standby, 'select pg_promote(wait => false)')
     await untilTrue(this.standby, 'not pg_is_in_recovery()')
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    await this.line[Symbol.asyncDispose]()
-    await this.#folder[Symbol.asyncDispose]()
+    // A primary that stops in order would wait for its standby.
+    await Promise.all([this.primary.crash(), this.standby.crash(), this.line[Symbol.asyncDispose]()])
+    await this.#forget()
   }
 
   async #written(): Promise<string> {
@@ -87,6 +116,7 @@ export class Pair implements AsyncDisposable {
 
   async #replicate(wanted: Settings): Promise<void> {
     for (const [setting, value] of Object.entries(wanted)) {
+      // oxlint-disable-next-line no-await-in-loop -- Two settings, of one file.
       await ask(this.primary, `alter system set ${setting} = '${value}'`)
     }
     await ask(this.primary, 'select pg_reload_conf()')
@@ -98,7 +128,7 @@ export class Pair implements AsyncDisposable {
   }
 }
 
-/** In a session of its own: the server may have been restarted, or become another one, since the last one. */
+/** In a session of its own: the server may have become another one since the last. */
 export async function ask<Row extends QueryResultRow>(
   server: { readonly url: string },
   text: string,
@@ -121,6 +151,7 @@ export async function untilTrue(server: { readonly url: string }, condition: str
   await client.connect()
   try {
     for (;;) {
+      // oxlint-disable-next-line no-await-in-loop -- Until it does.
       const { rows } = await client.query<{ holds: boolean }>(
         `select (${condition}) as holds, pg_sleep(0.005)`,
       )

@@ -57,9 +57,18 @@ export class Relay implements AsyncDisposable {
     }
   }
 
-  async [Symbol.asyncDispose](): Promise<void> {
+  /** From now on it leads nowhere. */
+  close(): void {
+    this.#server.close()
     this.cut()
-    await new Promise<void>((resolve) => this.#server.close(() => resolve()))
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    const closed = this.#server.listening
+      ? new Promise<void>((resolve) => this.#server.once('close', () => resolve()))
+      : undefined
+    this.close()
+    await closed
   }
 
   #join(client: Socket): void {
