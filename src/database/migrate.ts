@@ -234,6 +234,7 @@ const operatorFunctions = [
   'purge(interval)',
   'purge_some(interval, bigint)',
   'raise_token_floor(text, bigint)',
+  'set_sequence_kind(text, text)',
   'force_release(text, bigint, text, bigint, integer[])',
   'fenced_sessions(text, bigint)',
 ]
@@ -241,7 +242,7 @@ const operatorFunctions = [
   .join(', ')
 
 /** What people look at. */
-const leaseViews = ['leases', 'waiters', 'holders', 'fenced_transactions', 'forced_releases']
+const leaseViews = ['leases', 'waiters', 'holders', 'fenced_transactions', 'forced_releases', 'sequences']
   .map((name) => `fencepost.${name}`)
   .join(', ')
 

@@ -2,7 +2,7 @@ import { DatabaseError } from '../errors.ts'
 import type { Greeting } from './connection.ts'
 
 /** The schema version this library is written for. Newer ones stay compatible with it. */
-export const requiredSchemaVersion = 10
+export const requiredSchemaVersion = 11
 
 /** What a database is for: it holds leases (and may hold data), or it only guards data under leases of another database. */
 export type SchemaKind = 'leases' | 'fence-only'

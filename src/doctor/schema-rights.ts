@@ -156,7 +156,7 @@ async function checkCompleteness(exam: Examination): Promise<void> {
     { what: 'what the roles may call', needs: 'the right to read the catalogs' },
     `with space as (select n.oid, n.nspowner, n.nspacl from pg_namespace n where n.nspname = 'fencepost'),
      own as (select p.oid, p.proname from pg_proc p join space s on s.oid = p.pronamespace
-              where p.proname not in ('purge', 'purge_some', 'raise_token_floor', 'force_release', 'fenced_sessions')),
+              where p.proname not in ('purge', 'purge_some', 'raise_token_floor', 'set_sequence_kind', 'force_release', 'fenced_sessions')),
      role as (
        select distinct a.grantee as oid from space s, aclexplode(s.nspacl) a
         where a.privilege_type = 'USAGE' and a.grantee not in (0, s.nspowner))

@@ -41,6 +41,7 @@ test('migrate installs the schema, and nothing when it is called again', async (
       'applied 0008_plain_path',
       'applied 0009_cheaper_fence',
       'applied 0010_faster_hand_over',
+      'applied 0011_clock_sequence',
       '',
     ].join('\n'),
     stderr: '',
@@ -77,6 +78,7 @@ test('--down removes the newest migration, and tokens go on rising after the nex
   }
   const before = await token()
   for (const name of [
+    '0011_clock_sequence',
     '0010_faster_hand_over',
     '0009_cheaper_fence',
     '0008_plain_path',

@@ -24,6 +24,7 @@ const migrations = [
   '0008_plain_path',
   '0009_cheaper_fence',
   '0010_faster_hand_over',
+  '0011_clock_sequence',
 ]
 
 /** Takes migration after migration back, and tells which. */
