@@ -98,9 +98,9 @@ export class Pair implements AsyncDisposable {
    * from now on nothing passes between the two.
    */
   async promote(): Promise<void> {
-    this.line.close()
     await ask(this.standby, 'select pg_promote(wait => false)')
     await untilTrue(this.standby, 'not pg_is_in_recovery()')
+    this.line.close()
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

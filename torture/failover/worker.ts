@@ -13,7 +13,7 @@ export interface WorkerOptions {
   readonly tell: (told: Told) => void
 }
 
-export const ttl = '2s'
+export const ttlMs = 2000
 
 /** A client of fencepost that takes leases, writes under them, in the database and outside, and gives them back. */
 export class Worker implements AsyncDisposable {
@@ -32,7 +32,7 @@ export class Worker implements AsyncDisposable {
     const { url, name } = options
     return new Worker(
       options,
-      await Fencepost.open({ connectionString: url, label: name, requestTimeout: '1s', ttl }),
+      await Fencepost.open({ connectionString: url, label: name, requestTimeout: '1s', ttl: ttlMs }),
     )
   }
 
