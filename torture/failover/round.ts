@@ -1,18 +1,16 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Lease } from '../../src/index.ts'
+import { Crew, sharedLeases } from './crew.ts'
 import { type Evidence, type Verdict, judge } from './judge.ts'
 import { readLedger } from './ledger.ts'
 import type { Outside } from './outside.ts'
 import { type Pair, type Pairs, ask } from './pair.ts'
 import { Relay } from './relay.ts'
 import type { Scenario } from './scenarios.ts'
-import type { Told } from './told.ts'
-import { Worker, ttlMs } from './worker.ts'
+import { type Worker, ttlMs } from './worker.ts'
 
-const shared = ['settlement', 'report']
 /** Held by one client that does nothing with it, and wanted by another as soon as the standby is the primary. */
 const kept = 'kept'
-const workers = 6
 /** Three TTLs: by then whoever has died has expired. */
 const watchedMs = 3 * ttlMs
 
@@ -48,28 +46,22 @@ class Round {
   readonly #address: Relay
   readonly #outside: Outside
   readonly #scenario: Scenario
-  readonly #told: Told[] = []
-  readonly #stop = new AbortController()
-  readonly #workers: Worker[] = []
-  #working: Promise<unknown> = Promise.resolve()
+  readonly #crew: Crew
 
   constructor(pair: Pair, address: Relay, outside: Outside, scenario: Scenario) {
     this.#pair = pair
     this.#address = address
     this.#outside = outside
     this.#scenario = scenario
+    this.#crew = new Crew(outside)
   }
 
   async run(): Promise<Outcome> {
     const { isBehind, isLeftAlive } = this.#scenario
-    const keeper = await this.#start('keeper')
-    const heir = await this.#start('heir')
-    const busy = await Promise.all(
-      Array.from({ length: workers }, (_, place) =>
-        this.#start(`w${place}`, isLeftAlive && place % 2 === 1 ? this.#pair.primary.url : undefined),
-      ),
-    )
-    this.#working = Promise.all(busy.map((worker) => worker.work(this.#stop.signal)))
+    const address = this.#address.url
+    const keeper = await this.#crew.join('keeper', address)
+    const heir = await this.#crew.join('heir', address)
+    await this.#crew.work(address, isLeftAlive ? this.#pair.primary.url : address)
     // So that the standby knows the two, whatever else it does not know.
     for (const one of [keeper, heir]) {
       // oxlint-disable-next-line no-await-in-loop -- Two.
@@ -86,30 +78,15 @@ class Round {
     const overlapMs = await this.#overlap(keeping, heir)
     const stuck = await this.#stuck(promotedAtMs)
     await sleep(700)
-    this.#stop.abort()
-    await this.#working
-    await this.#haunt(heir)
+    await this.#crew.rest()
+    await this.#crew.haunt(heir, this.#pair.standby)
     return { ...judge(await this.#evidence(promotedAtMs)), writableMs, overlapMs, stuck }
   }
 
   async end(): Promise<void> {
-    this.#stop.abort()
-    await this.#working.catch(() => {})
     // Whoever still waits for an answer of it gets none.
     await this.#pair.primary.crash()
-    await Promise.all(this.#workers.map((worker) => worker[Symbol.asyncDispose]()))
-  }
-
-  async #start(name: string, url = this.#address.url): Promise<Worker> {
-    const worker = await Worker.start({
-      name,
-      url,
-      leases: shared,
-      outside: this.#outside,
-      tell: (told) => this.#told.push(told),
-    })
-    this.#workers.push(worker)
-    return worker
+    await this.#crew[Symbol.asyncDispose]()
   }
 
   async #failOver(): Promise<number> {
@@ -149,35 +126,19 @@ class Round {
       const rows = await ask<{ lease: string }>(
         standby,
         'select distinct lease from lab.granted where server = $1 and lease = any ($2)',
-        [standby.port, shared],
+        [standby.port, sharedLeases],
       )
-      const stuck = shared.length - rows.length
+      const stuck = sharedLeases.length - rows.length
       if (stuck === 0 || performance.now() - promotedAtMs > watchedMs) return stuck
       // oxlint-disable-next-line no-await-in-loop -- As above.
       await sleep(50)
     }
   }
 
-  /** Clients that were paused over the failover wake up: each writes once under the last terms that it knows of. */
-  async #haunt(ghost: Worker): Promise<void> {
-    const terms = this.#told.flatMap(({ what, term }) =>
-      what === 'acquire' && term !== undefined && term.lease !== kept ? [term] : [],
-    )
-    const { granted } = await readLedger(this.#pair.standby)
-    const known = new Set(granted.map(({ token, holderId }) => `${token}:${holderId}`))
-    const lost = terms.filter(({ token, holderId }) => !known.has(`${token}:${holderId}`))
-    for (const term of [...lost.slice(-20), ...terms.slice(0, 5)]) {
-      // oxlint-disable-next-line no-await-in-loop -- One after the other.
-      await ghost.writeBlindly(term)
-      // oxlint-disable-next-line no-await-in-loop -- As above.
-      await this.#outside.send(term)
-    }
-  }
-
   async #evidence(promotedAtMs: number): Promise<Evidence> {
     const { standby } = this.#pair
     return {
-      told: this.#told,
+      told: this.#crew.told,
       ledger: await readLedger(standby),
       server: standby.port,
       passed: this.#outside.passed,
