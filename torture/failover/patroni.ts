@@ -166,7 +166,7 @@ export class PatroniCluster implements AsyncDisposable {
 
   #spawn(program: string, args: readonly string[]): ChildProcess {
     const options = processOptions(this.#folder.path, this.#folder.account)
-    return spawn(program, args, { ...options, stdio: process.env['FAILOVER_SHOW'] ? 'inherit' : 'ignore' })
+    return spawn(program, args, { ...options, stdio: 'ignore' })
   }
 }
 

@@ -12,25 +12,35 @@ export interface Scenario {
   readonly kind: SequenceKind
 }
 
-const setups: readonly Omit<Scenario, 'kind'>[] = [
-  setup('synchronous', 'synchronous'),
-  setup('remote-apply', 'synchronous, remote_apply'),
-  setup('synchronous-left-alive', 'synchronous', { isLeftAlive: true }),
-  setup('asynchronous', 'asynchronous'),
-  setup('behind', 'asynchronous', { isBehind: true }),
-  setup('left-alive', 'asynchronous', { isLeftAlive: true }),
+interface Setup extends Omit<Scenario, 'kind'> {
+  /** For people. */
+  readonly title: string
+}
+
+const setups: readonly Setup[] = [
+  setup('synchronous', 'synchronous', 'synchronous'),
+  setup('remote-apply', 'synchronous, `remote_apply`', 'synchronous, remote_apply'),
+  setup('synchronous-left-alive', 'synchronous, old primary left alive', 'synchronous', {
+    isLeftAlive: true,
+  }),
+  setup('asynchronous', 'asynchronous, standby close behind', 'asynchronous'),
+  setup('behind', 'asynchronous, standby 0.3 s behind', 'asynchronous', { isBehind: true }),
+  setup('left-alive', 'asynchronous, old primary left alive', 'asynchronous', { isLeftAlive: true }),
 ]
 
-export const scenarios: readonly Scenario[] = setups.flatMap((each) =>
+export const scenarios: readonly Scenario[] = setups.flatMap(({ title: _, ...each }) =>
   (['counter', 'clock'] as const).map((kind) => ({ ...each, kind })),
 )
 
 export const setupNames: readonly string[] = setups.map(({ name }) => name)
 
+export const titles: ReadonlyMap<string, string> = new Map(setups.map(({ name, title }) => [name, title]))
+
 function setup(
   name: string,
+  title: string,
   replication: Replication,
   more: { readonly isBehind?: boolean; readonly isLeftAlive?: boolean } = {},
-): Omit<Scenario, 'kind'> {
-  return { name, replication, isBehind: false, isLeftAlive: false, ...more }
+): Setup {
+  return { name, title, replication, isBehind: false, isLeftAlive: false, ...more }
 }
