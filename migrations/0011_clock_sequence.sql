@@ -14,14 +14,19 @@
 -- It stays with the row, and is read where the row is written. No text with a CHECK: see 0008.
 alter table fencepost.token_sequence add column follows_clock boolean not null default false;
 
--- What the next tokens are counted from: the one rule, for every statement that draws. PostgreSQL puts it in place of the call when it
--- plans that statement, as long as it is one expression in SQL without settings of its own.
+-- What the next tokens of a sequence that follows the clock are counted from. The clock is read for each attempt to write the row, and the
+-- greater of the two counts, so it does not matter when.
+create function fencepost.clock_base(p_last bigint) returns bigint
+language plpgsql as $$
+begin
+  return greatest(p_last, (extract(epoch from pg_catalog.clock_timestamp()) * 1000000)::bigint - 1);
+end $$;
+
+-- The same for every sequence: the one rule, for all statements that draw. PostgreSQL puts the expression in place of the call when it plans
+-- them, as long as it is one expression without settings of its own; with the clock in it, a counter would pay for preparing that.
 create function fencepost.token_base(p_last bigint, p_follows_clock boolean) returns bigint
 language sql as $$
-  select case when p_follows_clock
-              -- Read for each attempt to write the row; the greater of the two counts, so it does not matter when.
-              then greatest(p_last, (extract(epoch from clock_timestamp()) * 1000000)::bigint - 1)
-              else p_last end
+  select case when p_follows_clock then fencepost.clock_base(p_last) else p_last end
 $$;
 
 -- Draws p_count tokens: those after the one returned. Locks the sequence until the transaction ends, so it comes last.
@@ -242,7 +247,7 @@ begin
   end if;
 end $$;
 
--- As 0006 has it, with two plans that no longer grow with the square of the names, or with the leases there are.
+-- As 0006 has it, except for how the names that were refused are found.
 create or replace function fencepost.acquire(
   p_names text[], p_holder uuid, p_attempt bigint default 1, p_sequence text default 'default',
   p_stand boolean default false, p_barge boolean default false,
@@ -462,9 +467,8 @@ begin
     -- and KEY SHARE keeps him from leaving until he can see us.
     select array_agg(b.lease) into v_behind
       from unnest(v_mine) m (name)
-     -- By itself for each name, here and below: joined, all leases there are would be looked at.
-     cross join lateral (select * from lease l where l.name = m.name limit 1) l
-      left join lateral (select * from holder h where h.id = l.holder_id limit 1) h on true
+      join lease l on l.name = m.name
+      left join holder h on h.id = l.holder_id
      cross join lateral (
        select w.lease
          from waiter w join holder o on o.id = w.holder_id
@@ -480,8 +484,8 @@ begin
     select l.name, p_holder, p_attempt, p_min_hold_ms * interval '1 ms', p_max_hold_ms * interval '1 ms',
            p_grace_ms * interval '1 ms'
       from unnest(v_mine) with ordinality m (name, place)
-     cross join lateral (select * from lease l where l.name = m.name limit 1) l
-      left join lateral (select * from holder h where h.id = l.holder_id limit 1) h on true
+      join lease l on l.name = m.name
+      left join holder h on h.id = l.holder_id
      where case when h.ended_at is null and h.expires_at > clock_timestamp() and l.deadline > clock_timestamp()
                 then h.id = any (v_held)
                 when free_at(l.available_at, l.deadline, l.grace, h.expires_at, h.ended_at) > clock_timestamp()
@@ -608,7 +612,11 @@ begin
   return v_last;
 end $$;
 
-revoke all on function fencepost.token_base(bigint, boolean), fencepost.set_sequence_kind(text, text) from public;
+revoke all on function
+  fencepost.clock_base(bigint),
+  fencepost.token_base(bigint, boolean),
+  fencepost.set_sequence_kind(text, text)
+from public;
 
 -- What people look at. ahead: how far the last token of a clock sequence is ahead of the clock, until which it only counts.
 create view fencepost.sequences as
@@ -632,7 +640,7 @@ begin
      where p.oid = 'fencepost.beat(uuid)'::regprocedure and a.privilege_type = 'EXECUTE' and a.grantee <> p.proowner
   loop
     execute 'grant select on fencepost.sequences to ' || v_role;
-    execute 'grant execute on function fencepost.token_base(bigint, boolean) to ' || v_role;
+    execute 'grant execute on function fencepost.clock_base(bigint), fencepost.token_base(bigint, boolean) to ' || v_role;
   end loop;
 end $$;
 
@@ -1205,6 +1213,7 @@ begin
 end $$;
 
 drop function fencepost.token_base(bigint, boolean);
+drop function fencepost.clock_base(bigint);
 -- A sequence goes on from where it is, as a counter.
 alter table fencepost.token_sequence drop column follows_clock;
 

@@ -29,6 +29,7 @@ import type { Ask } from './operators/ask.ts'
 import type { ForceReleaseOptions, ForcedRelease } from './operators/force-release.ts'
 import type { HolderInfo } from './operators/holder-list.ts'
 import type { LeaseDetail } from './operators/lease-detail.ts'
+import type { SequenceInfo, SequenceKind } from './operators/sequences.ts'
 import { Election, type ElectionOptions } from './roles/election.ts'
 import type { Leader } from './roles/leader-watch.ts'
 import { type Logger, harmless, silent } from './logger.ts'
@@ -613,6 +614,41 @@ export class Fencepost implements AsyncDisposable {
   ): Promise<bigint> {
     const { raiseTokenFloor } = await import('./operators/raise-token-floor.ts')
     return raiseTokenFloor(this.#asking, floor, sequence)
+  }
+
+  /**
+   * The token sequences, by name: which kind each is of, and its last token.
+   *
+   * @throws DatabaseError
+   * @example
+   * ```ts
+   * for (const { name, kind, lastToken } of await fencepost.sequences()) console.log(name, kind, lastToken)
+   * ```
+   */
+  async sequences(): Promise<SequenceInfo[]> {
+    const { listSequences, readSequenceInfo } = await import('./operators/sequences.ts')
+    const rows = await this.#ask('list the token sequences', listSequences, [])
+    return rows.map(readSequenceInfo)
+  }
+
+  /**
+   * Makes a token sequence of this kind, or has one that is there go on in this way: a `counter`, as all are unless told otherwise, or a
+   * `clock`. Safe at any time, in either direction: the next token is greater than the last one. For operators.
+   *
+   * A clock sequence hands no number out twice after an asynchronous failover, a restore or a move to another cluster, as long as the clock
+   * then shows a later time than at the last grant that was lost. Its tokens have 16 digits (below 2^53 until the year 2255), so stamps need
+   * a `bigint` column.
+   *
+   * @returns the last token.
+   * @throws InvalidArgumentError; DatabaseError.
+   * @example
+   * ```ts
+   * await fencepost.setSequenceKind('default', 'clock')
+   * ```
+   */
+  async setSequenceKind(name: string, kind: SequenceKind): Promise<bigint> {
+    const { setSequenceKind } = await import('./operators/sequences.ts')
+    return setSequenceKind(this.#asking, name, kind)
   }
 
   /**

@@ -24,10 +24,11 @@ export async function runShow(name: string, options: ShowOptions): Promise<numbe
   return exitCode.done
 }
 
-/** The shape of `ls --json`, and two keys more. */
+/** The shape of `ls --json`, and three keys more. */
 function detailJson(lease: LeaseDetail): Record<string, unknown> {
   return {
     ...leaseJson(lease),
+    sequenceKind: lease.sequenceKind,
     transactions: lease.transactions.map(({ pid, state, role, application, since, ageMs }) => ({
       pid: pid ?? null,
       state: state ?? null,
@@ -57,12 +58,18 @@ function asText(lease: LeaseDetail): string {
     ['holder', lease.holder === undefined ? undefined : whoIs(lease)],
     ['since', lease.since?.toISOString()],
     [lease.state === 'withheld' ? 'free in' : 'expires in', seconds(lease.remainingMs) || undefined],
-    ['sequence', lease.sequence === 'default' ? undefined : lease.sequence],
+    ['sequence', sequenceOf(lease)],
   ]
   const lines = facts.flatMap(([what, value]) =>
     value === undefined ? [] : [`${what.padEnd(12)}${harmlessText(value)}`],
   )
   return [lines.join('\n'), ...tables(lease, terminalWidth(process.stdout))].join('\n\n')
+}
+
+/** What is usual is left out. */
+function sequenceOf({ sequence, sequenceKind }: LeaseDetail): string | undefined {
+  if (sequenceKind === 'clock') return `${sequence} (by the clock)`
+  return sequence === 'default' ? undefined : sequence
 }
 
 /** What there is none of is left out. */

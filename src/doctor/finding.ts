@@ -87,6 +87,7 @@ export const findingCodes = {
   'fence-leaked': 'a new session carries the fence of another',
   // Rows of leases, holders and sequences.
   'sequence-missing': 'a token sequence has lost its row',
+  'sequence-ahead': 'a token sequence that follows the clock is ahead of it',
   'sequence-exhausted': 'a token sequence is near its end',
   'token-above-sequence': 'a lease has a token that its sequence has not given out',
   'token-duplicate': 'two leases have the same token',

@@ -8,6 +8,7 @@ const named = 5
 export async function checkLeases(exam: Examination): Promise<void> {
   if (!exam.facts.relations.has('lease')) return
   await checkSequences(exam)
+  await checkClockSequences(exam)
   await checkTokens(exam)
   await checkHolders(exam)
   await checkTimes(exam)
@@ -63,6 +64,27 @@ async function checkSequences(exam: Examination): Promise<void> {
         advice('Name a fresh sequence for new leases (the option "sequence" of acquire).'),
       )
     }
+  }
+}
+
+/** A clock sequence that is ahead of the clock does no more than a counter. A batch may take it ahead by a few milliseconds. */
+async function checkClockSequences(exam: Examination): Promise<void> {
+  if (!exam.facts.relations.has('sequences')) return
+  const rows = await exam.look(
+    { what: 'the sequences that follow the clock', needs: 'SELECT on fencepost.sequences' },
+    `select s.name, s.last_token::text as last, (clock_timestamp() + s.ahead)::timestamptz(0)::text as until
+       from fencepost.sequences s where s.ahead > interval '1 second' order by 1`,
+  )
+  for (const row of rows ?? []) {
+    exam.found(
+      'sequence-ahead',
+      'warning',
+      `sequence ${row['name']!}`,
+      `The clock sequence "${row['name']!}" stands at ${row['last']!}, which the database's clock reaches at ${row['until']!}: the clock was set back, or the tokens were raised past it. Until then it counts, and a failover or restore that loses grants can have it hand out tokens twice.`,
+      advice(
+        'Wait until then. If that is too long, name a fresh sequence of kind clock for new leases (the option "sequence" of acquire).',
+      ),
+    )
   }
 }
 

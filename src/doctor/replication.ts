@@ -1,4 +1,4 @@
-import { type Examination, advice, sql } from './examination.ts'
+import { type Examination, advice, command, sql } from './examination.ts'
 
 /** Whether what was answered survives the loss of the server. */
 export async function checkReplication(exam: Examination): Promise<void> {
@@ -34,14 +34,29 @@ export async function checkReplication(exam: Examination): Promise<void> {
   }
   if (rows.some((row) => row['sync_state'] === 'sync' || row['sync_state'] === 'quorum')) return
   const names = [...new Set(rows.map((row) => row['name']!))]
+  const counter = await someCounter(exam)
+  const also =
+    counter === undefined
+      ? ''
+      : ` Tokens of a counter can then be handed out twice; those of a sequence that follows the clock are not: ${command('fencepost', 'sequence', counter, '--kind', 'clock').text}`
   const list = names.map((name) => `"${name}"`).join(', ')
   exam.found(
     'standby-async',
     'warning',
     `standby ${names.join(', ')}`,
-    `The standby ${list} is asynchronous: a failover to it loses the last grants and fenced writes, though the old holders' later writes are refused there.`,
+    `The standby ${list} is asynchronous: a failover to it loses the last grants and fenced writes, though the old holders' later writes are refused there.${also}`,
     sql(
       `alter system set synchronous_standby_names = 'ANY 1 (${list.replaceAll("'", "''")})';\nselect pg_reload_conf();`,
     ),
   )
+}
+
+/** Of the sequences that count, the one that leases most likely draw from. */
+async function someCounter(exam: Examination): Promise<string | undefined> {
+  if (!exam.facts.relations.has('sequences')) return undefined
+  const rows = await exam.look(
+    { what: 'the kinds of the token sequences', needs: 'SELECT on fencepost.sequences' },
+    `select s.name from fencepost.sequences s where s.kind = 'counter' order by s.name <> 'default', 1 limit 1`,
+  )
+  return rows?.[0]?.['name'] ?? undefined
 }

@@ -1,8 +1,11 @@
 import type { TextRow } from '../database/connection.ts'
 import { type LeaseInfo, listLeases, readLeaseInfo } from '../lease/lease-list.ts'
+import type { SequenceKind } from './sequences.ts'
 
 /** One lease with all that the database knows of it. */
 export interface LeaseDetail extends LeaseInfo {
+  /** How its token sequence goes on. */
+  readonly sequenceKind: SequenceKind
   /** The fenced transactions that are open under it, the oldest first: each of them keeps the lease. */
   readonly transactions: readonly FencedTransactionInfo[]
   /** What was taken away by force, the last one first; at most 10. */
@@ -40,7 +43,7 @@ export interface ForcedReleaseInfo {
 
 /** $1: the name of the lease. */
 export const describeLease: string = `
-  select d.*,
+  select d.*, (select s.kind from fencepost.sequences s where s.name = d.sequence) as sequence_kind,
          (select json_agg(json_build_object('pid', t.pid, 'state', t.state, 'role', t.role, 'application', t.application,
                    'sinceMs', (extract(epoch from t.since) * 1000)::bigint,
                    'ageMs', (extract(epoch from clock_timestamp() - t.since) * 1000)::bigint) order by t.since, t.pid)
@@ -77,6 +80,7 @@ export function readLeaseDetail(row: TextRow): LeaseDetail {
   const forcedReleases = JSON.parse(row['forced_releases'] ?? '[]') as ForcedReleaseJson[]
   return {
     ...readLeaseInfo(row),
+    sequenceKind: (row['sequence_kind'] ?? 'counter') as SequenceKind,
     transactions: transactions.map(({ pid, state, role, application, sinceMs, ageMs }) => ({
       pid: pid ?? undefined,
       state: state ?? undefined,

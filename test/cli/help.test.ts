@@ -16,6 +16,7 @@ const commands = [
   'show',
   'holders',
   'release',
+  'sequence',
   'raise-tokens',
   'purge',
   'protect',

@@ -6,7 +6,7 @@ import { useDatabase } from '../support/database.ts'
 const database = useDatabase()
 const show = (...args: string[]) => runCli(['show', ...args], { url: database.url })
 
-test('show --json has the shape of ls and two keys more, with tokens as strings', async () => {
+test('show --json has the shape of ls and three keys more, with tokens as strings', async () => {
   await database.query('select fencepost.raise_token_floor($1, $2)', ['default', (2n ** 53n).toString()])
   const holding = await database.open({ ttl: '1h', label: 'runner-7' })
   const waiting = await database.open({ ttl: '1h', label: 'runner-8' })
@@ -35,6 +35,7 @@ test('show --json has the shape of ls and two keys more, with tokens as strings'
     since: time,
     remainingMs: expect.any(Number) as number,
     sequence: 'default',
+    sequenceKind: 'counter',
     waiters: [{ holder: 'runner-8', host: hostname(), pid: process.pid, since: time }],
     transactions: [
       {

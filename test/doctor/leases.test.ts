@@ -81,6 +81,16 @@ const cases: Record<string, Case> = {
     breaks: [granted('tomorrow', 9, `granted_at=clock_timestamp() + interval '1 day'`)],
     mends: [`update fencepost.lease set granted_at = clock_timestamp() where name = 'tomorrow'`],
   },
+  'a clock sequence that is ahead of the clock': {
+    code: 'sequence-ahead',
+    severity: 'warning',
+    object: 'sequence early',
+    breaks: [
+      `select fencepost.set_sequence_kind('early', 'clock')`,
+      `select fencepost.raise_token_floor('early', (extract(epoch from clock_timestamp() + interval '1 hour') * 1000000)::bigint)`,
+    ],
+    mends: [`delete from fencepost.token_sequence where name = 'early'`],
+  },
   'a sequence that is nearly used up': {
     code: 'sequence-exhausted',
     severity: 'warning',

@@ -1,4 +1,4 @@
-import { type Command } from 'commander'
+import { type Command, Option } from 'commander'
 import { type Invocation, withDatabase } from './invocation.ts'
 import { databaseManual } from './manual.ts'
 
@@ -78,7 +78,7 @@ between two looks is not seen. It goes on through an outage of the database, and
     .argument('<lease>', 'the name of the lease')
     .option(
       '--json',
-      'print JSON: as in "ls --json", with transactions: [{pid, state, role, application, since, ageMs}] and forcedReleases: [{token, holder, host, pid, reason, at, by, cancelled}]',
+      'print JSON: as in "ls --json", with sequenceKind, transactions: [{pid, state, role, application, since, ageMs}] and forcedReleases: [{token, holder, host, pid, reason, at, by, cancelled}]',
     )
     .action(
       invocation.report(async (lease: string, options: never) =>
@@ -166,6 +166,40 @@ well, if you can. This is for the owner of the schema; see docs/operating.md for
   databaseManual(raise, {
     exitCodes: [['0', 'done']],
     examples: ['fencepost raise-tokens --above 4711'],
+  })
+
+  const sequence = withDatabase(program.command('sequence').helpGroup(operating))
+    .summary('list the token sequences, or set the kind of one')
+    .description(
+      'List the token sequences, or one of them; with --kind, make it, or have it go on as a counter or by the clock. Tokens rise in either case, whenever it is changed. A clock sequence hands no number out twice after a failover, a restore or a move that has lost the last grants. Setting the kind is for the owner of the schema.',
+    )
+    .argument('[name]', 'the token sequence; leases that name none draw from "default"')
+    .addOption(
+      new Option(
+        '--kind <kind>',
+        "counter: one more than the last token. clock: the same, but never less than the microseconds since 1970 of the database's clock",
+      ).choices(['counter', 'clock']),
+    )
+    .option(
+      '--json',
+      'print JSON: an array of {sequence, kind, lastToken, aheadMs}, or one of them for a name',
+    )
+    .action(
+      invocation.report(async (name: string | undefined, options: never) =>
+        (await import('../sequence.ts')).runSequence(name, options),
+      ),
+    )
+  databaseManual(sequence, {
+    sections: {
+      Notes: `
+AHEAD is how far the last token of a clock sequence is ahead of the clock, as after the clock was set back: until the clock has caught up it only
+counts. Tokens of a clock sequence have 16 digits, so columns for them must be bigint.`,
+    },
+    exitCodes: [
+      ['0', 'listed, or set'],
+      ['3', 'the sequence is unknown'],
+    ],
+    examples: ['fencepost sequence', 'fencepost sequence default --kind clock'],
   })
 
   const purge = withDatabase(program.command('purge').helpGroup(operating))

@@ -23,7 +23,7 @@ const chapters: readonly Chapter[] = [
   { commands: ['run'], load: async () => (await import('./run.ts')).defineRun },
   { commands: ['migrate'], load: async () => (await import('./schema.ts')).defineMigrate },
   {
-    commands: ['ls', 'watch', 'show', 'release', 'holders', 'raise-tokens', 'purge'],
+    commands: ['ls', 'watch', 'show', 'release', 'holders', 'sequence', 'raise-tokens', 'purge'],
     load: async () => (await import('./leases.ts')).defineLeaseCommands,
   },
   {
