@@ -1,8 +1,9 @@
 import { Pool } from 'pg'
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest'
-import { Fencepost, type Lease, type OpenOptions, fencedTransaction } from '../../src/index.ts'
+import { Fencepost, HttpFence, type Lease, type OpenOptions, fencedTransaction } from '../../src/index.ts'
 import { type Pair, Pairs, type Replication, ask } from '../../torture/failover/pair.ts'
 import { Relay } from '../../torture/failover/relay.ts'
+import { useDatabase } from '../support/database.ts'
 import { debianBinaries } from '../support/debian-server.ts'
 
 const binaries = debianBinaries()
@@ -14,6 +15,8 @@ interface Site {
   readonly address: Relay
 }
 
+/** What does not fail over along with the leases. */
+const outside = useDatabase()
 let pairs: Pairs | undefined
 
 beforeAll(async () => {
@@ -71,26 +74,29 @@ async function failOver({ pair, address }: Site): Promise<void> {
 }
 
 describe.skipIf(binaries === undefined).each([reason])('failover%s', () => {
-  describe.each(['synchronous', 'synchronous, remote_apply'] as const)('%s', (replication) => {
-    test('a term that was answered goes on in the new primary, and so does its holder', async () => {
-      const site = await newSite(replication)
-      const [first, second] = await Promise.all([open(site.address.url), open(site.address.url)])
-      const lease = await take(first)
-      const pool = newPool(site.address.url)
-      await write(lease, pool, 'before')
+  describe('synchronous', () => {
+    test.each(['synchronous', 'synchronous, remote_apply'] as const)(
+      '%s: a term that was answered goes on in the new primary, and so does its holder',
+      async (replication) => {
+        const site = await newSite(replication)
+        const [first, second] = await Promise.all([open(site.address.url), open(site.address.url)])
+        const lease = await take(first)
+        const pool = newPool(site.address.url)
+        await write(lease, pool, 'before')
 
-      await failOver(site)
+        await failOver(site)
 
-      await write(lease, pool, 'after')
-      expect(await writers(site.pair.standby)).toEqual(['after', 'before'])
-      expect(await second.tryAcquire('settlement')).toBeNull()
-      expect(lease.isHeld).toBe(true)
-      expect(await lease.release()).toBe('released')
-      expect((await take(second)).token).toBeGreaterThan(lease.token)
-    })
+        await write(lease, pool, 'after')
+        expect(await writers(site.pair.standby)).toEqual(['after', 'before'])
+        expect(await second.tryAcquire('settlement')).toBeNull()
+        expect(lease.isHeld).toBe(true)
+        expect(await lease.release()).toBe('released')
+        expect((await take(second)).token).toBeGreaterThan(lease.token)
+      },
+    )
 
     test('a stale write does not land in the new primary', async () => {
-      const site = await newSite(replication)
+      const site = await newSite('synchronous')
       const [first, second] = await Promise.all([open(site.address.url), open(site.address.url)])
       const stale = await take(first)
       await failOver(site)
@@ -107,7 +113,7 @@ describe.skipIf(binaries === undefined).each([reason])('failover%s', () => {
     })
 
     test('a grant that the standby has not heard of is not answered, and the new primary gives the lease to somebody else', async () => {
-      const site = await newSite(replication)
+      const site = await newSite('synchronous')
       const first = await open(site.address.url, { requestTimeout: '500ms' })
       site.pair.line.hold()
       await expect(first.tryAcquire('settlement')).rejects.toMatchObject({ code: 'OUTCOME_UNKNOWN' })
@@ -118,7 +124,7 @@ describe.skipIf(binaries === undefined).each([reason])('failover%s', () => {
     })
 
     test('a primary that is left alive without its standby grants nothing', async () => {
-      const site = await newSite(replication)
+      const site = await newSite('synchronous')
       const left = await open(site.pair.primary.url, { requestTimeout: '500ms' })
       await site.pair.promote()
       await expect(left.tryAcquire('settlement')).rejects.toMatchObject({ code: 'OUTCOME_UNKNOWN' })
@@ -166,6 +172,36 @@ describe.skipIf(binaries === undefined).each([reason])('failover%s', () => {
       await expect(write(lost, pool, 'stale')).rejects.toMatchObject({ code: 'STALE_TERM' })
       expect(await writers(site.pair.standby)).toEqual([])
     })
+
+    test.each([
+      { kind: 'counter', difference: 'the same number', answers: [204, 204, 204] },
+      { kind: 'clock', difference: 'a greater one', answers: [204, 204, 412] },
+    ] as const)(
+      'after a lost grant a $kind gives $difference, which a service outside sees',
+      async ({ kind, answers }) => {
+        const site = await newSite('asynchronous')
+        const [first, second] = await Promise.all([open(site.address.url), open(site.address.url)])
+        await first.setSequenceKind('default', kind)
+        await site.pair.caughtUp()
+        site.pair.line.hold()
+        const lost = await take(first)
+        await failOver(site)
+        const lease = await take(second)
+        expect(lease.token === lost.token).toBe(kind === 'counter')
+        expect(lease.token).toBeGreaterThanOrEqual(lost.token)
+
+        const handle = new HttpFence(outside.pool).wrap(`report of a ${kind}`, () => {
+          return new Response(null, { status: 204 })
+        })
+        const statuses: number[] = []
+        for (const { token } of [lost, lease, lost]) {
+          const headers = { 'fencing-token': String(token) }
+          // oxlint-disable-next-line no-await-in-loop -- In this order.
+          statuses.push((await handle(new Request('http://outside.test/', { headers }))).status)
+        }
+        expect(statuses).toEqual(answers)
+      },
+    )
 
     test('a primary that is left alive goes on granting, and what is written there is not in the new one', async () => {
       const site = await newSite('asynchronous')

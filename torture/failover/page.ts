@@ -67,12 +67,15 @@ export async function writePage({ summaries, patroni: driven }: Results): Promis
 }
 
 function table<Row>(columns: readonly Column<Row>[], rows: readonly Row[]): string {
-  const line = (cells: readonly (string | number)[]): string => `| ${cells.join(' | ')} |`
   return [
     line(columns.map(([title]) => title)),
     line(columns.map(() => '---')),
     ...rows.map((row) => line(columns.map(([, cell]) => cell(row)))),
   ].join('\n')
+}
+
+function line(cells: readonly (string | number)[]): string {
+  return `| ${cells.join(' | ')} |`
 }
 
 function times({ median, worst }: Spread): string {

@@ -33,7 +33,7 @@ export async function patroniOnce(
   await using crew = new Crew(outside)
   const ghost = await crew.join('ghost', address.url)
   await crew.work(address.url)
-  await using _follower = follow(cluster, address)
+  await using led = follow(cluster, address)
   await sleep(1000)
 
   const orderedAtMs = performance.now()
@@ -52,6 +52,7 @@ export async function patroniOnce(
   const { told } = crew
   const { passed, refused } = outside
   const ledger = await readLedger({ url: urlOf(first) })
+  await led[Symbol.asyncDispose]()
   const evidence = { told, ledger, server: first.port, passed, refused, promotedAtMs: killedAtMs }
   return { ...judge(evidence), switchoverMs, failoverMs }
 }

@@ -28,7 +28,7 @@ const setups: readonly Setup[] = [
   setup('left-alive', 'asynchronous, old primary left alive', 'asynchronous', { isLeftAlive: true }),
 ]
 
-export const scenarios: readonly Scenario[] = setups.flatMap(({ title: _, ...each }) =>
+export const scenarios: readonly Scenario[] = setups.flatMap((each) =>
   (['counter', 'clock'] as const).map((kind) => ({ ...each, kind })),
 )
 
