@@ -49,19 +49,32 @@ else if (binaries === undefined) {
 async function measure(programs: string): Promise<void> {
   const isAsked = (name: string): boolean => options.only.length === 0 || options.only.includes(name)
   let results = await readResults()
-  await using folder = await DebianFolder.make(programs)
-  await using outside = await Outside.start(folder)
-  await using pairs = await Pairs.make(programs, async (server) => {
-    await Fencepost.migrate({ connectionString: server.url })
-    await keepLedger(server)
-  })
+  await using servers = new AsyncDisposableStack()
+  for (const [signal, code] of [
+    ['SIGINT', 130],
+    ['SIGTERM', 143],
+  ] as const) {
+    process.once(signal, () => {
+      // Servers outlive the process that started them.
+      void servers.disposeAsync().finally(() => process.exit(code))
+    })
+  }
+  const folder = servers.use(await DebianFolder.make(programs))
+  const outside = servers.use(await Outside.start(folder))
+  const pairs = servers.use(
+    await Pairs.make(programs, async (server) => {
+      await Fencepost.migrate({ connectionString: server.url })
+      await keepLedger(server)
+    }),
+  )
   for (const scenario of scenarios.filter(({ name }) => isAsked(name))) {
     const outcomes: Outcome[] = []
-    for (let round = 0; round < rounds; round += 1) {
+    for (let round = 0; round < rounds * scenario.kinds.length; round += 1) {
+      const kind = scenario.kinds[round % scenario.kinds.length]!
       // oxlint-disable-next-line no-await-in-loop -- One failover at a time.
-      outcomes.push(await failOverOnce(pairs, outside, scenario))
+      outcomes.push(await failOverOnce(pairs, outside, scenario, kind))
     }
-    const summary = summarize(scenario.name, scenario.kind, outcomes)
+    const summary = summarize(scenario.name, scenario.kinds, outcomes)
     console.log(JSON.stringify(summary))
     if (isBroken(summary)) process.exitCode = 1
     results = withSummary(results, summary)
@@ -74,7 +87,7 @@ async function measure(programs: string): Promise<void> {
     const outcomes: PatroniOutcome[] = []
     for (let run = 0; run < Math.ceil(rounds / 5); run += 1) {
       // oxlint-disable-next-line no-await-in-loop -- One cluster at a time, each in a folder of its own.
-      await using own = await DebianFolder.make(programs)
+      await using own = servers.use(await DebianFolder.make(programs))
       // oxlint-disable-next-line no-await-in-loop -- As above.
       outcomes.push(await patroniOnce(own, outside, isSynchronous, 'clock'))
     }
@@ -104,6 +117,6 @@ function isBroken({
   return (
     staleWrites > 0 ||
     (isSynchronous && lostGrants + lostWrites + twice > 0) ||
-    (kind === 'clock' && twice + passedTwice > 0)
+    (kinds.every((kind) => kind === 'clock') && twice + passedTwice > 0)
   )
 }

@@ -10,7 +10,7 @@ type Column<Row> = readonly [title: string, cell: (row: Row) => string | number]
 
 const scenario: readonly Column<Summary>[] = [
   ['setup', ({ setup }) => titles.get(setup)!],
-  ['tokens', ({ kind }) => `\`${kind}\``],
+  ['tokens', ({ kinds }) => kinds.map((kind) => `\`${kind}\``).join(', ')],
   ['failovers', ({ failovers }) => failovers],
 ]
 

@@ -6,7 +6,7 @@ import { readLedger } from './ledger.ts'
 import type { Outside } from './outside.ts'
 import { type Pair, type Pairs, ask } from './pair.ts'
 import { Relay } from './relay.ts'
-import type { Scenario } from './scenarios.ts'
+import type { Scenario, SequenceKind } from './scenarios.ts'
 import { type Worker, ttlMs } from './worker.ts'
 
 /** Held by one client that does nothing with it, and wanted by another as soon as the standby is the primary. */
@@ -27,10 +27,15 @@ export interface Outcome extends Verdict {
 }
 
 /** One failover, with clients at work. */
-export async function failOverOnce(pairs: Pairs, outside: Outside, scenario: Scenario): Promise<Outcome> {
+export async function failOverOnce(
+  pairs: Pairs,
+  outside: Outside,
+  scenario: Scenario,
+  kind: SequenceKind,
+): Promise<Outcome> {
   await using pair = await pairs.start(scenario.replication)
   await using address = await Relay.to(pair.primary.port)
-  await ask(pair.primary, `select fencepost.set_sequence_kind('default', '${scenario.kind}')`)
+  await ask(pair.primary, `select fencepost.set_sequence_kind('default', '${kind}')`)
   await pair.caughtUp()
   outside.newRound()
   const round = new Round(pair, address, outside, scenario)

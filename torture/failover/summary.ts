@@ -1,10 +1,11 @@
 import type { Outcome } from './round.ts'
+import type { SequenceKind } from './scenarios.ts'
 import type { Outcome as Answer } from './told.ts'
 
 /** What many failovers of one scenario came to. JSON has no Infinity: null stands for it. */
 export interface Summary {
   readonly setup: string
-  readonly kind: string
+  readonly kinds: readonly SequenceKind[]
   readonly failovers: number
   readonly answered: number
   readonly lostGrants: number
@@ -32,7 +33,11 @@ export interface Spread {
   readonly worst: number
 }
 
-export function summarize(setup: string, kind: string, outcomes: readonly Outcome[]): Summary {
+export function summarize(
+  setup: string,
+  kinds: readonly SequenceKind[],
+  outcomes: readonly Outcome[],
+): Summary {
   const sum = (of: (outcome: Outcome) => number): number => outcomes.reduce((all, one) => all + of(one), 0)
   const overlaps = outcomes.flatMap(({ overlapMs = 0 }) => (overlapMs > 0 ? [overlapMs] : []))
   const longest = Math.max(0, ...overlaps)
@@ -45,7 +50,7 @@ export function summarize(setup: string, kind: string, outcomes: readonly Outcom
   })
   return {
     setup,
-    kind,
+    kinds,
     failovers: outcomes.length,
     answered: sum((one) => one.answered),
     lostGrants: sum((one) => one.lostGrants),
