@@ -106,7 +106,7 @@ async function measure(programs: string): Promise<void> {
 /** What no setup may do, what a synchronous one may not, and what the clock rules out as long as one primary grants at a time. */
 function isBroken({
   setup,
-  kind,
+  kinds,
   staleWrites,
   lostGrants,
   lostWrites,

@@ -38,7 +38,7 @@ export async function keep(results: Results): Promise<void> {
 
 export function withSummary(results: Results, summary: Summary): Results {
   const others = results.summaries.filter(
-    ({ setup, kinds }) => setup !== summary.setup || `${kinds}` !== `${summary.kinds}`,
+    ({ setup, kinds }) => setup !== summary.setup || kinds.join() !== summary.kinds.join(),
   )
   return { ...results, summaries: [...others, summary] }
 }
