@@ -44,6 +44,7 @@ const patroni: readonly Column<Patroni>[] = [
   ['of them lost', ({ lostGrants }) => lostGrants],
   ['writes committed', ({ committed }) => committed],
   ['of them lost', ({ lostWrites }) => lostWrites],
+  ['of both, by the switchover', ({ lostInSwitchover }) => lostInSwitchover],
   ['stale writes accepted', ({ staleWrites }) => staleWrites],
   ['next grant after a switchover', ({ switchoverMs }) => times(switchoverMs)],
   ['after the death of the primary', ({ failoverMs }) => times(failoverMs)],

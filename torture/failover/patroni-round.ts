@@ -2,18 +2,21 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { Fencepost } from '../../src/index.ts'
 import type { DebianFolder } from '../../test/support/debian-server.ts'
 import { Crew } from './crew.ts'
+import { Haproxy } from './haproxy.ts'
 import { type Verdict, judge } from './judge.ts'
 import { keepLedger, readLedger } from './ledger.ts'
 import type { Outside } from './outside.ts'
 import { PatroniCluster, type PatroniNode } from './patroni.ts'
-import { Relay } from './relay.ts'
-import type { SequenceKind } from './scenarios.ts'
 import { ask } from './pair.ts'
+import type { SequenceKind } from './scenarios.ts'
+import type { Told } from './told.ts'
 
 export interface PatroniOutcome extends Verdict {
   /** From the order to switch over, and from the death of the primary, until somebody was told of a grant of the next one. */
   readonly switchoverMs: number
   readonly failoverMs: number
+  /** Grants and writes that were answered before the second node granted anything, and are gone. */
+  readonly lostInSwitchover: number
 }
 
 /** A switchover, and then the death of the new primary, with clients at work all the time. */
@@ -29,11 +32,10 @@ export async function patroniOnce(
   await Fencepost.migrate({ connectionString: urlOf(first) })
   await keepLedger({ url: urlOf(first) })
   await ask({ url: urlOf(first) }, `select fencepost.set_sequence_kind('default', '${kind}')`)
-  await using address = await Relay.to(first.port)
+  await using address = await Haproxy.start(folder, cluster.nodes)
   await using crew = new Crew(outside)
   const ghost = await crew.join('ghost', address.url)
   await crew.work(address.url)
-  await using led = follow(cluster, address)
   await sleep(1000)
 
   const orderedAtMs = performance.now()
@@ -52,36 +54,19 @@ export async function patroniOnce(
   const { told } = crew
   const { passed, refused } = outside
   const ledger = await readLedger({ url: urlOf(first) })
-  await led[Symbol.asyncDispose]()
+  const isLate = ({ atMs }: Told): boolean => atMs > orderedAtMs + switchoverMs
   const evidence = { told, ledger, server: first.port, passed, refused, promotedAtMs: killedAtMs }
-  return { ...judge(evidence), switchoverMs, failoverMs }
+  const lostInSwitchover = judge({ ...evidence, told: told.filter((one) => !isLate(one)) })
+  return {
+    ...judge(evidence),
+    lostInSwitchover: lostInSwitchover.lostGrants + lostInSwitchover.lostWrites,
+    switchoverMs,
+    failoverMs,
+  }
 }
 
 function urlOf({ port }: PatroniNode): string {
   return `postgres://postgres@127.0.0.1:${port}/postgres`
-}
-
-/** Leads clients to the primary as HAProxy does: asks the nodes again and again, and closes what leads to another one. */
-function follow(cluster: PatroniCluster, address: Relay): AsyncDisposable {
-  const stop = new AbortController()
-  let at: PatroniNode | undefined
-  const following = (async () => {
-    while (!stop.signal.aborted) {
-      // oxlint-disable-next-line no-await-in-loop -- As long as there are clients.
-      const primary = await cluster.primary()
-      if (primary !== at && primary !== undefined) address.moveTo(primary.port)
-      else if (primary === undefined && at !== undefined) address.cut()
-      at = primary
-      // oxlint-disable-next-line no-await-in-loop -- As above.
-      await sleep(100)
-    }
-  })()
-  return {
-    async [Symbol.asyncDispose]() {
-      stop.abort()
-      await following
-    },
-  }
 }
 
 async function untilGranted(crew: Crew, node: PatroniNode, sinceMs: number): Promise<number> {

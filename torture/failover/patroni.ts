@@ -9,8 +9,12 @@ import { end, freePort } from '../../test/support/listening.ts'
 
 /** Why Patroni cannot run here; undefined: it can. */
 export function withoutPatroni(): string | undefined {
-  const missing = ['/usr/bin/patroni', '/usr/bin/etcd'].filter((path) => !existsSync(path))
-  return missing.length === 0 ? undefined : `${missing.join(' and ')}: not installed (patroni, etcd-server)`
+  const missing = ['/usr/bin/patroni', '/usr/bin/etcd', '/usr/sbin/haproxy'].filter(
+    (path) => !existsSync(path),
+  )
+  return missing.length === 0
+    ? undefined
+    : `there is no ${missing.join(', ')}: apt-get install patroni python3-etcd etcd-server haproxy`
 }
 
 /** Seconds. Patroni's defaults are three times as long. */

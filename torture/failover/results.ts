@@ -12,6 +12,7 @@ export interface Patroni {
   readonly lostGrants: number
   readonly committed: number
   readonly lostWrites: number
+  readonly lostInSwitchover: number
   readonly staleWrites: number
   readonly switchoverMs: Spread
   readonly failoverMs: Spread
@@ -58,6 +59,7 @@ export function withPatroni(
     lostGrants: sum(({ lostGrants }) => lostGrants),
     committed: sum(({ writes }) => writes.won),
     lostWrites: sum(({ lostWrites }) => lostWrites),
+    lostInSwitchover: sum(({ lostInSwitchover }) => lostInSwitchover),
     staleWrites: sum(({ staleWrites }) => staleWrites),
     switchoverMs: spread(outcomes.map(({ switchoverMs }) => switchoverMs)),
     failoverMs: spread(outcomes.map(({ failoverMs }) => failoverMs)),
