@@ -612,10 +612,29 @@ begin
   return v_last;
 end $$;
 
+-- Which of these terms of the holder the database does not know (any more), as after a failover that has lost the last grants. token: under
+-- which the lease is the holder's here, because its end was lost as well; null when it is not. For a holder that finds itself at
+-- another server than before.
+create function fencepost.missing_terms(p_holder uuid, p_names text[], p_tokens bigint[]) returns table (name text, token bigint)
+language plpgsql security definer
+set search_path = fencepost, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off as $$
+#variable_conflict use_column
+begin
+  return query
+    select t.name, l.token
+      from unnest(p_names, p_tokens) t (name, token)
+      -- By itself for each name: joined, all leases there are would be looked at.
+      left join lateral (select l.token from lease l where l.name = t.name and l.holder_id = p_holder limit 1) l on true
+     where l.token is distinct from t.token;
+end $$;
+
 revoke all on function
   fencepost.clock_base(bigint),
   fencepost.token_base(bigint, boolean),
-  fencepost.set_sequence_kind(text, text)
+  fencepost.set_sequence_kind(text, text),
+  fencepost.missing_terms(uuid, text[], bigint[])
 from public;
 
 -- What people look at. ahead: how far the last token of a clock sequence is ahead of the clock, until which it only counts.
@@ -640,7 +659,8 @@ begin
      where p.oid = 'fencepost.beat(uuid)'::regprocedure and a.privilege_type = 'EXECUTE' and a.grantee <> p.proowner
   loop
     execute 'grant select on fencepost.sequences to ' || v_role;
-    execute 'grant execute on function fencepost.clock_base(bigint), fencepost.token_base(bigint, boolean) to ' || v_role;
+    execute 'grant execute on function fencepost.clock_base(bigint), fencepost.token_base(bigint, boolean), '
+      'fencepost.missing_terms(uuid, text[], bigint[]) to ' || v_role;
   end loop;
 end $$;
 
@@ -650,6 +670,7 @@ language sql immutable parallel safe as 'select 11';
 -- Down Migration
 
 drop view fencepost.sequences;
+drop function fencepost.missing_terms(uuid, text[], bigint[]);
 drop function fencepost.set_sequence_kind(text, text);
 
 -- As 0006 has them.

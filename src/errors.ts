@@ -108,10 +108,11 @@ function describe(contender: Contender | undefined): string {
 
 /**
  * Why a lease is lost: its holder was `ended` by the next taker; it `expired`, because it could not be renewed in time; its Fencepost
- * was `closed`; it is `overdue`: its maximum hold has passed; or it was `taken`: the fence has refused it, because somebody else was
- * granted the lease or an operator has taken it away.
+ * was `closed`; it is `overdue`: its maximum hold has passed; it was `taken`: the fence has refused it, because somebody else was
+ * granted the lease or an operator has taken it away; or it is `forgotten`: the database has failed over, or was restored or moved, and where
+ * it is now the grant is not known.
  */
-export type LossReason = 'ended' | 'expired' | 'closed' | 'overdue' | 'taken'
+export type LossReason = 'ended' | 'expired' | 'closed' | 'overdue' | 'taken' | 'forgotten'
 
 /** The lease is no longer held. It is the reason of the lease's `signal` and final for that handle. */
 export class LeaseLostError extends FencepostError {
@@ -126,6 +127,7 @@ export class LeaseLostError extends FencepostError {
       closed: 'its Fencepost was closed',
       overdue: 'it has been held for as long as its maxHold allows',
       taken: 'the database has refused a write under it as stale',
+      forgotten: 'the database has failed over, and its grant is not known any more',
     }[reason]
     super(
       'LEASE_LOST',

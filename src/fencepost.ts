@@ -9,6 +9,7 @@ import { type Grants, grantsConnection } from './database/grants.ts'
 import { Listener } from './database/listener.ts'
 import type { MigrateOptions, MigrateResult } from './database/migrate.ts'
 import { schemaGreeting } from './database/schema.ts'
+import { ServerWatch } from './database/whereabouts.ts'
 import type { DoctorReport } from './doctor/finding.ts'
 import { type Duration, durationMs, show } from './duration.ts'
 import { FencepostError, InvalidArgumentError, LeaseLostError } from './errors.ts'
@@ -150,12 +151,17 @@ export class Fencepost implements AsyncDisposable {
     const clock = systemClock
     const timeoutMs = this.#timeoutMs
     const wakes = new Wakes()
-    this.#connect = (applicationName, ear) =>
-      new Connection(
+    const watch = new ServerWatch(logger, (what) => this.#leases.databaseMoved(new Error(what)))
+    this.#connect = (applicationName, ear) => {
+      const connection = new Connection(
         { config, applicationName, clock, logger, ...(ear === undefined ? {} : { ear }) },
         schemaGreeting,
       )
+      connection.reportTo(watch)
+      return connection
+    }
     this.#grants = grants ?? grantsConnection(config, clock, logger)
+    this.#grants.reportTo(watch)
     const listens = checkFlag('listen', options.listen, true)
     const channel = listens ? `fencepost_${randomBytes(16).toString('hex')}` : undefined
     this.#protocol = new Protocol({ grants: this.#grants, clock, logger, timeoutMs, wakes, channel })

@@ -1,6 +1,7 @@
 import { Client, type ClientConfig, type QueryConfig } from 'pg'
 import type { Clock } from '../clock.ts'
 import type { Logger } from '../logger.ts'
+import { type ServerWatch, type Whereabouts, readWhereabouts, whereaboutsColumns } from './whereabouts.ts'
 import { RequestFailure, isConnectionState, spoilsConnection, sqlStateOf } from './failure.ts'
 
 /** One row as the server sent it: every value is text or null, whatever parsers the host program has set. */
@@ -57,6 +58,7 @@ export class Connection {
   /** Called when nothing is in flight any more. */
   #onQuiet: (() => void) | undefined
   #closed = false
+  #watch: ServerWatch | undefined
 
   constructor(options: ConnectionOptions, greeting: Greeting) {
     this.#options = options
@@ -71,6 +73,38 @@ export class Connection {
   /** Whether a pooler stands between: another client may use the server's session. False while there is no session. */
   get isPooled(): boolean {
     return this.#session?.isPooled === true
+  }
+
+  /** From now on the watch is told where the sessions of this connection lead. */
+  reportTo(watch: ServerWatch): void {
+    this.#watch = watch
+    watch.follow(this)
+    watch.saw(this.#session?.whereabouts)
+  }
+
+  /**
+   * What to select as well where a session may have been led elsewhere since it was opened, which only a pooler does. What comes back is for
+   * `ledTo`. Undefined where there is nothing to ask.
+   */
+  get whereaboutsList(): string | undefined {
+    const session = this.#session
+    return session?.isPooled === true && session.whereabouts !== undefined
+      ? selectList(whereaboutsColumns)
+      : undefined
+  }
+
+  ledTo(row: TextRow): void {
+    this.#watch?.saw(readWhereabouts(row))
+  }
+
+  /** Called by the watch. Requests that wait for an answer of that server get none. */
+  leaveOlderThan({ systemIdentifier, timeline }: Whereabouts): void {
+    const session = this.#session
+    // Where a pooler leads a session is up to the pooler.
+    if (session?.whereabouts === undefined || session.isPooled) return
+    const { whereabouts } = session
+    if (whereabouts.systemIdentifier === systemIdentifier && whereabouts.timeline < timeline)
+      this.#discard(session)
   }
 
   /**
@@ -116,6 +150,7 @@ export class Connection {
   /** Ends the session after the requests in progress. Further requests fail. */
   async close(): Promise<void> {
     this.#closed = true
+    this.#watch?.forget(this)
     await this.#turn
     if (this.#inFlight > 0) await new Promise<void>((resolve) => (this.#onQuiet = resolve))
     const session = this.#session
@@ -152,6 +187,7 @@ export class Connection {
       throw error
     }
     this.#session = session
+    this.#watch?.saw(session.whereabouts)
     return session
   }
 
@@ -194,6 +230,12 @@ function newSession(options: ConnectionOptions): Session {
   }
 }
 
+function selectList(columns: Readonly<Record<string, string>>): string {
+  return Object.entries(columns)
+    .map(([name, expression]) => `${expression} as ${name}`)
+    .join(', ')
+}
+
 class StandbyDoubt extends Error {}
 
 /** A request whose answer is being waited for. */
@@ -209,6 +251,7 @@ class Session {
   readonly #asked: Asked[] = []
   #ended = false
   #isPooled = false
+  #whereabouts: Whereabouts | undefined
 
   constructor(options: ConnectionOptions) {
     this.#clock = options.clock
@@ -246,6 +289,11 @@ class Session {
     return this.#isPooled
   }
 
+  /** Where it led when it was opened. Undefined: the server does not say. */
+  get whereabouts(): Whereabouts | undefined {
+    return this.#whereabouts
+  }
+
   /** Whether a request can be sent before the last one is answered. */
   get takesMany(): boolean {
     return this.#client.pipeline ?? false
@@ -261,8 +309,14 @@ class Session {
       read_only: `pg_catalog.current_setting('transaction_read_only')`,
       ...greeting.columns,
     }
-    const list = Object.entries(columns).map(([name, expression]) => `${expression} as ${name}`)
-    const [row = {}] = await this.query({ text: `select ${list.join(', ')}` }, leftMs())
+    const ask = (more: Readonly<Record<string, string>>): Promise<TextRow[]> =>
+      this.query({ text: `select ${selectList({ ...columns, ...more })}` }, leftMs())
+    const [row = {}] = await ask(whereaboutsColumns).catch((failure: unknown) => {
+      // There are servers that do not let everybody know, or have no such functions. They are of use all the same.
+      if (failure instanceof RequestFailure && failure.effect === 'refused') return ask({})
+      throw failure
+    })
+    this.#whereabouts = readWhereabouts(row)
     if (row['read_only'] === 'on') {
       throw new RequestFailure(
         'refused',

@@ -6,6 +6,7 @@ import type { Logger } from '../logger.ts'
 import type { HolderIdentity, Protocol, Unsettled } from './protocol.ts'
 import {
   type Moment,
+  type Term,
   type Trust,
   beatEveryMs,
   beatTimeoutMs,
@@ -28,12 +29,16 @@ export interface HolderOptions {
   isSpare(): boolean
   /** Called after a confirmed beat with the monotonic time at which it was sent. */
   onBeat(sentAtMs: number): void
+  /** Gives a lease back that the database takes for this holder's, and nobody here holds. */
+  giveBack(term: Term): void
   /** Called when attempts without an answer have been undone, and perhaps places in line with them. */
   onSettled(): void
 }
 
 /** What a holder tells the leases that hang on it. */
 export interface HolderListener {
+  /** Of a lease that is held: the term. */
+  readonly term?: Term
   atRisk(leftMs: number, cause: unknown): void
   lost(reason: LossReason, cause: unknown): void
 }
@@ -60,6 +65,7 @@ export class Holder {
   #cancelBeat: () => void = () => {}
   #cancelDeadline: () => void = () => {}
   #cancelSettling: () => void = () => {}
+  #cancelLookUp: () => void = () => {}
   #attempt = 0
   /** Attempts that got no answer. */
   #unsettled: readonly Unsettled[] = []
@@ -131,10 +137,42 @@ export class Holder {
     this.#cancelBeat()
     this.#cancelDeadline()
     this.#cancelSettling()
+    this.#cancelLookUp()
     for (const listener of [...this.#listeners]) listener.lost(reason, cause)
     this.#listeners.clear()
     this.#renewalListeners.clear()
     if (reason === 'expired') this.#endInDatabase()
+  }
+
+  /**
+   * The beats may go to another server than before, for this reason: its terms are looked up there, and those that it does not know are lost.
+   * A beat would not tell, since the holder may be known and its last grants not. Asks until there is an answer.
+   */
+  lookUpTerms(why: Error, tries = 1): void {
+    this.#cancelLookUp()
+    const held = [...this.#listeners].flatMap((listener) => {
+      return listener.term === undefined ? [] : [{ listener, term: listener.term }]
+    })
+    if (this.#loss !== undefined || held.length === 0) return
+    const terms = held.map(({ term }) => term)
+    this.#protocol.missing(this.#options.beats, this.id, terms).then(
+      (missing) => {
+        for (const { listener, term } of held) {
+          if (!missing.has(term.lease) || !this.#listeners.has(listener)) continue
+          listener.lost('forgotten', why)
+          // An earlier term of ours, whose end is lost too. As long as this holder lives nobody else would get the lease.
+          const token = missing.get(term.lease)
+          if (token !== undefined) this.#options.giveBack({ ...term, token })
+        }
+      },
+      (error: unknown) => {
+        if (this.#loss !== undefined) return
+        this.#logger.debug(`fencepost: the terms that are held could not be looked up yet: ${String(error)}`)
+        this.#cancelLookUp = this.#clock.after(beatRetryMs(this.ttlMs, tries, Math.random()), () =>
+          this.lookUpTerms(why, tries + 1),
+        )
+      },
+    )
   }
 
   /** Ends the row, so that all its leases are free at once. */

@@ -67,6 +67,12 @@ export class LeaseClient<L extends HeldLease> implements LeaseRoom<L> {
     return leases
   }
 
+  /** The database is another server than before, for this reason: it may not know all that is held here or waited for. */
+  databaseMoved(why: Error): void {
+    for (const { holder } of this.#seats.values()) holder.lookUpTerms(why)
+    this.wakes.askAll()
+  }
+
   /** Ends every holder, so that all leases are free at once; those still held are lost. Waiting callers are refused. */
   async close(reason: FencepostError): Promise<void> {
     this.#closed ??= { reason }

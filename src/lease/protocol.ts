@@ -4,7 +4,7 @@ import { RequestFailure, isRetryable } from '../database/failure.ts'
 import type { Contender } from '../errors.ts'
 import type { Logger } from '../logger.ts'
 import { optionalNumber } from './lease-list.ts'
-import type { Token } from './term.ts'
+import type { Term, Token } from './term.ts'
 import type { Wakes } from './wakes.ts'
 
 /** What a new holder tells about itself. Everything but the id is for people to read. */
@@ -139,13 +139,33 @@ export class Protocol {
 
   /** True when the holder lives for another TTL, false when it has ended for good. */
   async beat(beats: Connection, holderId: string, timeoutMs: number): Promise<boolean> {
-    const rows = await this.#call(beats, {
+    const whereabouts = beats.whereaboutsList
+    const [row = {}] = await this.#call(beats, {
       name: 'fencepost_beat',
-      text: 'select fencepost.beat($1::uuid) as alive',
+      text: `select fencepost.beat($1::uuid) as alive${whereabouts === undefined ? '' : `, ${whereabouts}`}`,
       values: [holderId],
       timeoutMs,
     })
-    return rows[0]?.['alive'] === 't'
+    if (whereabouts !== undefined) beats.ledTo(row)
+    return row['alive'] === 't'
+  }
+
+  /**
+   * Which of the holder's terms the server that gets its beats does not know: by the name of the lease, the token under which that is the
+   * holder's there, if it is.
+   */
+  async missing(
+    beats: Connection,
+    holderId: string,
+    terms: readonly Pick<Term, 'lease' | 'token'>[],
+  ): Promise<Map<string, Token | undefined>> {
+    const rows = await this.#call(beats, {
+      text: 'select name, token from fencepost.missing_terms($1::uuid, $2::text[], $3::bigint[])',
+      values: [holderId, terms.map(({ lease }) => lease), terms.map(({ token }) => token.toString())],
+    })
+    return new Map(
+      rows.map(({ name, token }) => [name ?? '', token == null ? undefined : (BigInt(token) as Token)]),
+    )
   }
 
   /** Ends the holder, so that its leases are free at once, and lets those go on that somebody waits for. */

@@ -32,7 +32,7 @@ export interface Place {
 
 type Send<Request> = (requests: Request[]) => Promise<(Grant | Refused)[]>
 
-export interface SeatOptions extends Omit<HolderOptions, 'onBeat' | 'isSpare' | 'onSettled'> {
+export interface SeatOptions extends Omit<HolderOptions, 'onBeat' | 'isSpare' | 'onSettled' | 'giveBack'> {
   /** Asked at the time of a beat whether a seat that nobody uses may go. True: it is being closed. */
   retire(seat: Seat): boolean
   /** Places in line that this holder has may be gone. */
@@ -79,6 +79,7 @@ export class Seat {
       onBeat: (sentAtMs) => void this.#confirmGivenBack(sentAtMs),
       isSpare: () => this.#inUse === 0 && options.retire(this),
       onSettled: () => options.onSettled(identity.id),
+      giveBack: (term) => void this.giveBack(term),
     })
     this.#leaves = new Batcher(
       (places) =>

@@ -234,6 +234,7 @@ describe('what a role with few rights sees', () => {
       'the tokens given out',
       'the protected schemas',
       'leases and their sequences',
+      'the sequences that follow the clock',
       'the tokens of leases',
       'the tokens of leases',
       'the holders of leases',

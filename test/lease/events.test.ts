@@ -52,6 +52,7 @@ async function heldByHand(): Promise<{
     isSpare: () => false,
     onBeat: () => {},
     onSettled: () => {},
+    giveBack: () => {},
   })
   await holder.join()
   const lease = new HeldLease({

@@ -66,6 +66,7 @@ class ScriptedDatabase {
       isSpare: () => false,
       onBeat: (sentAtMs) => this.confirmedAt.push(sentAtMs),
       onSettled: () => {},
+      giveBack: () => {},
     })
     const risks: number[] = []
     const losses: LossReason[] = []

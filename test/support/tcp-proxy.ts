@@ -3,7 +3,7 @@ import { type AddressInfo, type Server, type Socket, connect, createServer } fro
 /** A proxy in front of PostgreSQL that loses packets on purpose. */
 export class TcpProxy {
   readonly #server: Server
-  readonly #target: URL
+  #target: URL
   readonly #pairs = new Set<{ readonly client: Socket; readonly upstream: Socket }>()
   #isDropping = false
   #losing: string | undefined
@@ -33,6 +33,11 @@ export class TcpProxy {
 
   get connections(): number {
     return this.#pairs.size
+  }
+
+  /** New connections lead there from now on. */
+  leadTo(targetUrl: string): void {
+    this.#target = new URL(targetUrl)
   }
 
   /** From now on everything vanishes, in both directions and on new connections, and no socket is closed. */

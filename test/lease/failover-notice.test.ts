@@ -1,0 +1,229 @@
+import { randomBytes } from 'node:crypto'
+import { escapeLiteral } from 'pg'
+import { describe, expect, onTestFinished, test } from 'vitest'
+import { ServerWatch, type Whereabouts, readWhereabouts } from '../../src/database/whereabouts.ts'
+import { Fencepost, type LeaseLostError, type OpenOptions } from '../../src/index.ts'
+import { eventually } from '../support/cli.ts'
+import { useDatabase } from '../support/database.ts'
+import { PgBouncer, pgbouncerReason } from '../support/pgbouncer.ts'
+import { PromotedCopy } from '../support/promoted-copy.ts'
+import { SqlHolder } from '../support/sql-holder.ts'
+import { TcpProxy } from '../support/tcp-proxy.ts'
+
+const database = useDatabase()
+const timeoutMs = 60_000
+
+function newLog() {
+  const warnings: string[] = []
+  const logger = { debug() {}, info() {}, error() {}, warn: (message: string) => void warnings.push(message) }
+  return { logger, warnings, moves: () => warnings.filter((warning) => warning.includes('looked up there')) }
+}
+
+/** A primary with the schema, behind a proxy. */
+async function newPair() {
+  const pair = await PromotedCopy.start()
+  onTestFinished(() => pair[Symbol.asyncDispose]())
+  await Fencepost.migrate({ connectionString: pair.url })
+  const proxy = await TcpProxy.start(pair.url)
+  onTestFinished(() => proxy.stop())
+  const log = newLog()
+  const open = async (options: OpenOptions = {}): Promise<Fencepost> => {
+    const fencepost = await Fencepost.open({
+      connectionString: proxy.url,
+      ttl: '3s',
+      logger: log.logger,
+      ...options,
+    })
+    onTestFinished(() => fencepost.close())
+    return fencepost
+  }
+  return { pair, proxy, log, open }
+}
+
+type Held = Awaited<ReturnType<Fencepost['acquire']>>
+
+const lossOf = (lease: Held): Promise<LeaseLostError> =>
+  new Promise((resolve) => void lease.on('lost', resolve))
+
+/** The next heartbeat that comes through. */
+const renewalOf = (lease: Held): Promise<unknown> =>
+  new Promise((resolve) => void lease.on('renewed', resolve))
+
+describe('after a failover that has lost the last grants', { timeout: timeoutMs }, () => {
+  test('the lease whose grant is lost is lost at once, the others stay, and the log says what happened', async () => {
+    const { pair, proxy, log, open } = await newPair()
+    const fencepost = await open()
+    const kept = await fencepost.acquire('kept')
+    await pair.copy()
+    await renewalOf(kept)
+    // The same server after a restart is no other one.
+    expect(log.moves()).toEqual([])
+    const forgotten = await fencepost.acquire('forgotten')
+    const loss = lossOf(forgotten)
+    proxy.leadTo(await pair.promote())
+    proxy.cut()
+    expect(await loss).toMatchObject({ code: 'LEASE_LOST', lease: 'forgotten', reason: 'forgotten' })
+    expect(forgotten.isHeld).toBe(false)
+    expect(log.moves()).toHaveLength(1)
+    expect(log.moves()[0]).toContain('the database has failed over (timeline 2, was 1)')
+    await renewalOf(kept)
+    expect(kept.isHeld).toBe(true)
+    expect(await fencepost.leases()).toMatchObject([{ name: 'kept', state: 'held', token: kept.token }])
+    expect((await fencepost.acquire('forgotten', { wait: '10s' })).isHeld).toBe(true)
+    expect(await kept.release()).toBe('released')
+  })
+
+  test('a lease whose earlier term has come back is lost, and given back there', async () => {
+    const { pair, proxy, open } = await newPair()
+    const fencepost = await open()
+    const other = await open({ label: 'other' })
+    const anchor = await fencepost.acquire('anchor')
+    const earlier = await fencepost.acquire('again')
+    await pair.copy()
+    await earlier.release()
+    // So that the release is known to be durable, and not asked for once more.
+    await renewalOf(anchor)
+    await renewalOf(anchor)
+    const later = await fencepost.acquire('again')
+    const loss = lossOf(later)
+    proxy.leadTo(await pair.promote())
+    proxy.cut()
+    expect(await loss).toMatchObject({ reason: 'forgotten', token: later.token })
+    await using lease = await other.acquire('again', { wait: '20s' })
+    expect(lease.isHeld).toBe(true)
+    expect(anchor.isHeld).toBe(true)
+  })
+
+  test('a heartbeat does not go on at the old primary, which is still alive', async () => {
+    const { pair, proxy, log, open } = await newPair()
+    const fencepost = await open()
+    await fencepost.acquire('kept')
+    await pair.copy()
+    const forgotten = await fencepost.acquire('forgotten')
+    const loss = lossOf(forgotten)
+    await renewalOf(forgotten)
+    proxy.leadTo(await pair.promote())
+    const beats = `from pg_stat_activity where application_name = 'fencepost beats'`
+    expect(await pair.query(`select ${beats}`)).toHaveLength(1)
+    // Only the connection of the grants is led to the new primary.
+    await pair.query(
+      `select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'fencepost'`,
+    )
+    const fresh = await fencepost.acquire('fresh', { wait: '10s' })
+    await loss
+    expect(log.moves()).toHaveLength(1)
+    await eventually(async () => (await pair.query(`select ${beats}`)).length === 0)
+    await renewalOf(fresh)
+    expect(fresh.isHeld).toBe(true)
+  })
+
+  test.skipIf(pgbouncerReason() !== undefined)(
+    'it is noticed behind a pooler, whose clients stay connected',
+    async () => {
+      const { pair, proxy, log } = await newPair()
+      const pooler = await PgBouncer.start(proxy.url, { server_login_retry: '1' })
+      onTestFinished(() => pooler.stop())
+      const fencepost = await Fencepost.open({
+        connectionString: pooler.url,
+        ttl: '6s',
+        logger: log.logger,
+        listen: false,
+      })
+      onTestFinished(() => fencepost.close())
+      const kept = await fencepost.acquire('kept')
+      await pair.copy()
+      await renewalOf(kept)
+      const forgotten = await fencepost.acquire('forgotten', { wait: '10s' })
+      const loss = lossOf(forgotten)
+      await renewalOf(kept)
+      proxy.leadTo(await pair.promote())
+      proxy.cut()
+      expect(await loss).toMatchObject({ reason: 'forgotten' })
+      expect(log.moves()).toHaveLength(1)
+      await renewalOf(kept)
+      expect(kept.isHeld).toBe(true)
+    },
+  )
+})
+
+test(
+  'another cluster altogether is named, and nothing that is held is held there',
+  { timeout: timeoutMs },
+  async () => {
+    const { proxy, log, open } = await newPair()
+    const fencepost = await open()
+    const lease = await fencepost.acquire('here')
+    const loss = lossOf(lease)
+    await using elsewhere = await PromotedCopy.start()
+    await Fencepost.migrate({ connectionString: elsewhere.url })
+    const [there] = await elsewhere.query<{ id: string }>(
+      'select system_identifier::text as id from pg_control_system()',
+    )
+    await elsewhere.query(`alter role postgres password ${escapeLiteral(new URL(proxy.url).password)}`)
+    proxy.leadTo(elsewhere.url)
+    proxy.cut()
+    expect(await loss).toMatchObject({ lease: 'here' })
+    expect(log.moves()).toHaveLength(1)
+    expect(log.moves()[0]).toContain(
+      `the database is in another cluster than before (system identifier ${there!.id},`,
+    )
+  },
+)
+
+test('missing_terms names the terms that are not the holder’s, and under which token the lease is', async () => {
+  const [holder, other] = [await SqlHolder.join(database.pool), await SqlHolder.join(database.pool)]
+  const [mine, again, theirs] = [
+    await holder.take('mine'),
+    await holder.take('again'),
+    await other.take('theirs'),
+  ]
+  const rows = await database.query(
+    `select name, token::text from fencepost.missing_terms($1, $2, $3) order by name`,
+    [holder.id, ['mine', 'again', 'theirs', 'none'], [mine, again + 1n, theirs, 5n]],
+  )
+  expect(rows).toEqual([
+    { name: 'again', token: again.toString() },
+    { name: 'none', token: null },
+    { name: 'theirs', token: null },
+  ])
+})
+
+describe('the watch over the servers', () => {
+  const at = (timeline: number, systemIdentifier = '7'): Whereabouts => ({ systemIdentifier, timeline })
+
+  function newWatch() {
+    const { logger, warnings } = newLog()
+    const moves: string[] = []
+    const left: Whereabouts[] = []
+    const watch = new ServerWatch(logger, (what) => moves.push(what))
+    const connection = { leaveOlderThan: (where: Whereabouts) => void left.push(where) }
+    watch.follow(connection)
+    return { watch, warnings, moves, left, connection }
+  }
+
+  test('says nothing of the first server, of the same one, and of one that does not tell', () => {
+    const { watch, warnings, moves } = newWatch()
+    for (const where of [undefined, at(1), at(1), undefined, at(1)]) watch.saw(where)
+    expect([warnings, moves]).toEqual([[], []])
+  })
+
+  test('has connections leave servers before a promotion, and no others', () => {
+    const { watch, moves, left, connection } = newWatch()
+    for (const where of [at(1), at(2), at(1), at(1, '8')]) watch.saw(where)
+    expect(left).toEqual([at(2)])
+    expect(moves.map((move) => /failed over|older one|another cluster/.exec(move)?.[0])).toEqual([
+      'failed over',
+      'older one',
+      'another cluster',
+    ])
+    watch.forget(connection)
+    watch.saw(at(3, '8'))
+    expect(left).toHaveLength(1)
+  })
+
+  test('reads the timeline, in hexadecimal, off the name of the log’s file', () => {
+    expect(readWhereabouts({ system_identifier: '7', wal_file: '0000001F0000000000000001' })).toEqual(at(31))
+    expect(readWhereabouts({ system_identifier: '7', wal_file: null })).toBeUndefined()
+    expect(readWhereabouts({})).toBeUndefined()
+  })
+})
