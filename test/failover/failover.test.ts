@@ -158,7 +158,45 @@ describe.skipIf(binaries === undefined).each([reason])('failover%s', () => {
       expect(await writers(site.pair.standby)).toEqual(['current'])
     })
 
-    test('so is a holder that the new primary has never heard of', async () => {
+    test('a client that only holds is told, and trusts the term no more', async () => {
+      const site = await newSite('asynchronous')
+      const [first, second] = await Promise.all([
+        open(site.address.url, { ttl: '3s' }),
+        open(site.address.url),
+      ])
+      const anchor = await first.acquire('anchor')
+      await site.pair.caughtUp()
+      site.pair.line.hold()
+      const lost = await take(first)
+      await failOver(site)
+      await take(second)
+      await expect.poll(() => lost.state).toBe('lost')
+      expect(lost.signal.reason).toMatchObject({ code: 'LEASE_LOST', reason: 'forgotten' })
+      expect(anchor.isHeld).toBe(true)
+    })
+
+    test('what is not mended: a lease whose release was lost stays with the process that gave it back, until somebody takes it away', async () => {
+      const site = await newSite('asynchronous')
+      const [first, second] = await Promise.all([
+        open(site.address.url, { ttl: '3s' }),
+        open(site.address.url),
+      ])
+      const anchor = await first.acquire('anchor')
+      const stuck = await take(first)
+      await site.pair.caughtUp()
+      site.pair.line.hold()
+      await stuck.release()
+      // Until the release is known to be durable, and not asked for once more.
+      for (const _ of [1, 2]) await new Promise<unknown>((resolve) => void anchor.on('renewed', resolve))
+
+      await failOver(site)
+      await new Promise<unknown>((resolve) => void anchor.on('renewed', resolve))
+      expect(await second.tryAcquire('settlement')).toBeNull()
+      await second.forceRelease('settlement', stuck.token, { reason: 'nobody has it' })
+      await take(second)
+    })
+
+    test('a holder that the new primary has never heard of is refused there', async () => {
       const site = await newSite('asynchronous')
       await site.pair.caughtUp()
       site.pair.line.hold()
