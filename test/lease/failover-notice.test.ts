@@ -30,7 +30,7 @@ async function newPair() {
   const open = async (options: OpenOptions = {}): Promise<Fencepost> => {
     const fencepost = await Fencepost.open({
       connectionString: proxy.url,
-      ttl: '3s',
+      ttl: '9s',
       logger: log.logger,
       ...options,
     })
@@ -96,7 +96,8 @@ describe('after a failover that has lost the last grants', { timeout: timeoutMs 
 
   test('a heartbeat does not go on at the old primary, which is still alive', async () => {
     const { pair, proxy, log, open } = await newPair()
-    const fencepost = await open()
+    // Long enough for the holder not to have expired in the copy: it is not that by which the lease is lost.
+    const fencepost = await open({ ttl: '15s' })
     await fencepost.acquire('kept')
     await pair.copy()
     const forgotten = await fencepost.acquire('forgotten')
@@ -110,7 +111,7 @@ describe('after a failover that has lost the last grants', { timeout: timeoutMs 
       `select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'fencepost'`,
     )
     const fresh = await fencepost.acquire('fresh', { wait: '10s' })
-    await loss
+    expect(await loss).toMatchObject({ reason: 'forgotten' })
     expect(log.moves()).toHaveLength(1)
     await eventually(async () => (await pair.query(`select ${beats}`)).length === 0)
     await renewalOf(fresh)
@@ -125,7 +126,7 @@ describe('after a failover that has lost the last grants', { timeout: timeoutMs 
       onTestFinished(() => pooler.stop())
       const fencepost = await Fencepost.open({
         connectionString: pooler.url,
-        ttl: '6s',
+        ttl: '12s',
         logger: log.logger,
         listen: false,
       })
@@ -169,6 +170,22 @@ test(
     )
   },
 )
+
+test('a server that lets no role know where it is works as before', async () => {
+  const role = `app_${randomBytes(4).toString('hex')}`
+  await database.query(`create role ${role} login password 'geheim'`)
+  await Fencepost.migrate({ connectionString: database.url, grantTo: [role] })
+  await database.query('revoke execute on function pg_catalog.pg_control_system() from public')
+  const log = newLog()
+  const connectionString = database.urlAs(role, 'geheim')
+  const fencepost = await database.open({ connectionString, logger: log.logger })
+  const lease = await fencepost.acquire('quiet', { ttl: '1s' })
+  await renewalOf(lease)
+  expect(await lease.release()).toBe('released')
+  expect(log.warnings).toEqual([])
+  await fencepost.close()
+  await database.query(`drop owned by ${role}; drop role ${role}`)
+})
 
 test('missing_terms names the terms that are not the holder’s, and under which token the lease is', async () => {
   const [holder, other] = [await SqlHolder.join(database.pool), await SqlHolder.join(database.pool)]
