@@ -145,7 +145,7 @@ export async function ask<Row extends QueryResultRow>(
 }
 
 /** Asks in one session until the condition holds. */
-export async function untilTrue(server: { readonly url: string }, condition: string): Promise<void> {
+async function untilTrue(server: { readonly url: string }, condition: string): Promise<void> {
   const client = new Client({ connectionString: server.url })
   client.on('error', () => {})
   await client.connect()
