@@ -42,11 +42,12 @@ const endings: readonly Round['ending'][] = [
   'close',
 ]
 
-export function drawRound(stream: Stream, leases: readonly string[]): Round {
+export function drawRound(stream: Stream, leases: readonly string[], fixedTtlMs?: number): Round {
   const [first, second] = stream.shuffled(leases)
   const way = stream.pick(['acquire', 'acquire', 'acquire', 'try', 'all'] as const)
   const wanted = way === 'all' && second !== undefined ? [first!, second] : [first!]
-  const ttlMs = stream.pick(ttlsMs)
+  const drawnMs = stream.pick(ttlsMs)
+  const ttlMs = fixedTtlMs ?? drawnMs
   return {
     leases: wanted,
     way,

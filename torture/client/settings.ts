@@ -9,6 +9,8 @@ export interface ClientSettings {
   /** Where its events go. */
   readonly history: string
   readonly leases: readonly string[]
+  /** Of every lease. Default: a mix. */
+  readonly ttlMs?: number
 }
 
 /** What a client hears from its parent. */

@@ -22,9 +22,10 @@ export interface Surroundings {
 
 /** One strand of a client: takes leases, writes under them and gives them back, until it is told to stop. */
 export async function work(here: Surroundings, number: number): Promise<void> {
-  const { seed, name, leases } = here.settings
+  const { seed, name, leases, ttlMs } = here.settings
   for (let round = 0; !here.stopping.aborted; round += 1) {
-    const plan = drawRound(new Stream(seed, `client ${name} worker ${number} round ${round}`), leases)
+    const stream = new Stream(seed, `client ${name} worker ${number} round ${round}`)
+    const plan = drawRound(stream, leases, ttlMs)
     // oxlint-disable-next-line no-await-in-loop -- Round after round.
     await playRound(here, plan)
     // oxlint-disable-next-line no-await-in-loop

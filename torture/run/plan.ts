@@ -12,11 +12,11 @@ export interface Planned {
 }
 
 /** How long after the beginning of one fault the next begins. Now and then everything gets time to recover. */
-const gapMs = [80, 700] as const
-const calmMs = [1500, 3000] as const
+const gapMs: readonly [number, number] = [80, 700]
+const calmMs: readonly [number, number] = [1500, 3000]
 const calmAfter = 12
 /** One after the other. */
-const serverGapMs = [500, 2500] as const
+const serverGapMs: readonly [number, number] = [500, 2500]
 
 /** What is going to happen, from the seed alone: faults that overlap, each as often as the others, in an order of the seed's. */
 export function planOverlapping(seed: string, kinds: readonly FaultKind[], untilMs: number): Planned[] {
