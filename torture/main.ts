@@ -7,7 +7,17 @@ try {
   if (options === 'help') console.log(usage)
   else {
     console.log(`seed ${options.seed}`)
-    await run(options)
+    const interrupted = new AbortController()
+    process.on('SIGINT', () => interrupted.abort())
+    const outcome = await run(
+      options,
+      {
+        unavailable: (fault, why) => console.log(`${fault}: ${why}`),
+        progress: (ms, figures) => console.log(Math.round(ms), JSON.stringify(figures)),
+      },
+      interrupted.signal,
+    )
+    console.log(outcome)
   }
 } catch (error) {
   if (!(error instanceof UsageError)) throw error

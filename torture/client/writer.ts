@@ -41,7 +41,7 @@ export class Writer {
     this.#recorder = recorder
     // Each bound is the application's own: without one it would wait for a lost answer for ever.
     const bounds = { connectionTimeoutMillis: 2000, query_timeout: 5000 }
-    this.#pool = new Pool({ connectionString: url, max: 4, application_name: 'torture', ...bounds })
+    this.#pool = new Pool({ connectionString: url, max: 4, application_name: 'application', ...bounds })
     this.#pool.on('error', () => {})
     this.#pool.on('connect', (session) => {
       session.on('error', () => {})
