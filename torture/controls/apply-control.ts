@@ -11,6 +11,8 @@ export async function applyControl(client: Client, name: string): Promise<void> 
   const { functions = {} } = controlNamed(name)
   await client.query('begin')
   try {
+    // A server that is made to lose what it has not written must not lose this.
+    await client.query('set local synchronous_commit = on')
     for (const [signature, pieces] of Object.entries(functions)) {
       // oxlint-disable-next-line no-await-in-loop -- A session does one after the other anyway.
       const { rows } = await client.query<{ definition: string }>(
