@@ -1,0 +1,70 @@
+import type { Control, Piece } from './control.ts'
+
+const fence = 'fencepost.fence(text,bigint,uuid,bigint,bigint)'
+const holdTerm = 'fencepost.hold_term(text,bigint,uuid,boolean)'
+const guard = 'fencepost.guard()'
+
+const fenceLock: Piece = { out: '     for share of l;', in: '     ;' }
+/** The walls that compare on their own, and would make up for a fence that does not lock. */
+const wallsWithoutLocks = {
+  [holdTerm]: [{ out: '     for share of l;', in: '     ;' }],
+  [guard]: [{ out: '     for share;', in: '     ;' }],
+}
+const isAlive = 'and h.ended_at is null and h.expires_at > clock_timestamp()'
+
+/** Writes that a newer term does not keep out, or that keep a newer term out. */
+export const fenceControls: readonly Control[] = [
+  {
+    name: 'token-predicate',
+    without:
+      'the fence: a write compares its token in the WHERE clause of its own statement, and no lock keeps the token the latest.',
+    caughtAs: ['stale write'],
+    mode: 'safety',
+    provocation: { clients: 4, leases: 2, ttlMs: 1000, faults: ['pause'] },
+    functions: {
+      ...wallsWithoutLocks,
+      [fence]: [
+        fenceLock,
+        {
+          out: 'where l.name = p_name and l.token = p_token and l.holder_id = p_holder',
+          in: 'where l.name = p_name',
+        },
+        {
+          out: `where h.id = p_holder ${isAlive} and v_deadline > clock_timestamp()`,
+          in: 'where h.id = p_holder',
+        },
+      ],
+    },
+  },
+  {
+    name: 'fence-without-lock',
+    without:
+      "the fence's row lock: it reads the lease without FOR SHARE, so a take-over need not wait for it.",
+    caughtAs: ['stale write'],
+    mode: 'safety',
+    provocation: { clients: 4, leases: 2, ttlMs: 1000, faults: ['pause'] },
+    functions: { ...wallsWithoutLocks, [fence]: [fenceLock] },
+  },
+  {
+    name: 'token-only-fence',
+    without:
+      "the fence's look at the holder: it compares the token alone, so that also who has expired begins one transaction after another.",
+    caughtAs: ['starved'],
+    mode: 'liveness',
+    provocation: { clients: 3, leases: 1, ttlMs: 1000, faults: [] },
+    functions: {
+      [fence]: [
+        {
+          out: `where h.id = p_holder ${isAlive} and v_deadline > clock_timestamp()`,
+          in: 'where h.id = p_holder',
+        },
+      ],
+      [holdTerm]: [
+        {
+          out: `where h.id = p_holder ${isAlive};\n  if not found or hold_term.deadline <= clock_timestamp() then`,
+          in: 'where h.id = p_holder;\n  if not found then',
+        },
+      ],
+    },
+  },
+]
