@@ -50,7 +50,10 @@ async function playRound(here: Surroundings, round: Round): Promise<void> {
   // A program that has not understood that its term is over.
   if (round.isSorry) {
     const [plan] = round.transactions
-    await here.writer.write(held.find(({ name }) => name === plan!.lease)!, { ...plan!, way: 'careless' })
+    await here.writer.write(
+      held.find(({ name }) => name === plan!.lease)!,
+      { ...plan!, way: 'careless' },
+    )
   }
   // oxlint-enable no-await-in-loop
 }

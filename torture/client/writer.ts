@@ -21,8 +21,7 @@ interface Write {
   readonly op: number
 }
 
-const insertWrite =
-  'insert into torture.write (lease, token, row, client, op) values ($1, $2, $3, $4, $5)'
+const insertWrite = 'insert into torture.write (lease, token, row, client, op) values ($1, $2, $3, $4, $5)'
 const stampRow = 'update torture.row set lease = $1, stamp = $2 where row = $3'
 const largeResult = `select n, repeat('x', 500) as filling from generate_series(1, 3000) n`
 
@@ -150,12 +149,7 @@ export class Writer {
     }
   }
 
-  async #work(
-    session: PoolClient,
-    lease: Lease,
-    plan: WritePlan,
-    writes: readonly Write[],
-  ): Promise<void> {
+  async #work(session: PoolClient, lease: Lease, plan: WritePlan, writes: readonly Write[]): Promise<void> {
     const token = lease.token.toString()
     at('after fence')
     const dawdleMs = this.#takeDawdle()
