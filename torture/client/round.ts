@@ -33,7 +33,16 @@ export interface WritePlan {
  */
 export type WriteWay = 'pool' | 'kysely' | 'careless' | 'by hand' | 'statement'
 
-const ways: readonly WriteWay[] = ['pool', 'pool', 'kysely', 'careless', 'careless', 'by hand', 'statement']
+const ways: readonly WriteWay[] = [
+  'pool',
+  'pool',
+  'kysely',
+  'careless',
+  'careless',
+  'by hand',
+  'by hand',
+  'statement',
+]
 const ttlsMs = [300, 500, 500, 800, 1200, 2000]
 const endings: readonly Round['ending'][] = [
   ...Array<'release'>(11).fill('release'),
@@ -69,7 +78,7 @@ function drawWrite(stream: Stream, lease: string): WritePlan {
     way: stream.pick(ways),
     lease,
     rows: rows.slice(0, stream.whole(1, rows.length)).toSorted(),
-    readsMuch: stream.chance(0.1),
+    readsMuch: stream.chance(0.2),
     pauseMs: stream.chance(0.3) ? stream.whole(1, 40) : 0,
   }
 }
