@@ -65,7 +65,7 @@ export function drawRound(stream: Stream, leases: readonly string[], fixedTtlMs?
     maxHoldMs: stream.chance(0.1) ? stream.whole(ttlMs, 2 * ttlMs) : undefined,
     transactions: Array.from({ length: stream.whole(1, 4) }, () => drawWrite(stream, stream.pick(wanted))),
     isParallel: stream.chance(0.25),
-    idleMs: stream.chance(0.3) ? stream.whole(1, 400) : 0,
+    idleMs: stream.chance(0.15) ? stream.whole(1, 400) : 0,
     ending: stream.pick(endings),
     isSorry: stream.chance(0.3),
     restMs: stream.chance(0.5) ? stream.whole(1, 60) : 0,
