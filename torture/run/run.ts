@@ -112,11 +112,11 @@ class Playing {
     while (this.elapsedMs < ms && !this.#interrupted.aborted && crew.casualties.length === 0) {
       // oxlint-disable no-await-in-loop -- Until it is over.
       await pause(Math.min(readEveryMs, ms - this.elapsedMs), this.#interrupted)
-      await judge.readOn()
+      const isRead = await judge.tryToReadOn()
       // oxlint-enable no-await-in-loop
       this.#tell(this.elapsedMs, judge.figures)
       const mayJudge = this.#options.control !== undefined || this.#judgedMs < this.elapsedMs * judgingShare
-      if (!mayJudge) continue
+      if (!mayJudge || !isRead) continue
       const sinceMs = performance.now()
       const verdict = check(judge.events)
       this.#judgedMs += performance.now() - sinceMs
