@@ -2,15 +2,38 @@ import type { Client } from 'pg'
 import { LogReader } from '../decode/log-reader.ts'
 import type { TortureServer } from '../faults/fault.ts'
 import { inSession, insist } from '../faults/nemesis-session.ts'
+import { check, type Verdict } from '../check/check.ts'
 import type { HistoryEvent } from '../history.ts'
 import { Counting, type Figures } from './figures.ts'
 import type { HistoryFolder } from './history-folder.ts'
 
 const patienceMs = 4000
+/** How long before the record of a fault, or after it, the fault may have been at work. */
+const aroundUs = 2_000_000
+
+/**
+ * When the server was told not to wait for the disk. What an application has committed then may be gone after a crash: that is between the
+ * application and PostgreSQL. What fencepost grants then may not.
+ */
+function carelessSpans(events: readonly HistoryEvent[]): { fromUs: number; toUs: number }[] {
+  const faults = events
+    .filter((event) => event.kind === 'fault')
+    .filter(({ fault }) => fault === 'async-commit')
+  return faults
+    .filter(({ phase }) => phase === 'begins')
+    .map(({ atUs }) => {
+      const end = faults.find((each) => each.phase === 'ends' && each.atUs >= atUs)
+      return {
+        fromUs: atUs - aroundUs,
+        toUs: end === undefined ? Number.POSITIVE_INFINITY : end.atUs + aroundUs,
+      }
+    })
+}
 
 /** The history as far as it is known, and what is to be said of it. */
 export class Judge {
   readonly #server: TortureServer
+  readonly #isNeverDurable: boolean
   readonly #folder: HistoryFolder
   readonly #log: LogReader
   readonly #events: HistoryEvent[] = []
@@ -18,7 +41,8 @@ export class Judge {
   readonly #early: HistoryEvent[] = []
   readonly #counting = new Counting()
 
-  constructor(server: TortureServer, folder: HistoryFolder, log: LogReader) {
+  constructor(server: TortureServer, folder: HistoryFolder, log: LogReader, isNeverDurable: boolean) {
+    this.#isNeverDurable = isNeverDurable
     this.#server = server
     this.#folder = folder
     this.#log = log
@@ -64,6 +88,19 @@ export class Judge {
       if (event.kind === 'asked') this.#add(event)
       else this.#early.push(event)
     }
+  }
+
+  verdict(): Verdict {
+    const verdict = check(this.#events)
+    const spans = this.#isNeverDurable
+      ? [{ fromUs: 0, toUs: Number.POSITIVE_INFINITY }]
+      : carelessSpans(this.#events)
+    const violations = verdict.violations.filter(({ kind, piece }) => {
+      if (kind !== 'won-write-missing') return true
+      const { atUs } = piece.find((event) => event.kind === 'answered') ?? { atUs: 0 }
+      return spans.every(({ fromUs, toUs }) => atUs < fromUs || atUs > toUs)
+    })
+    return { ...verdict, violations }
   }
 
   #add(event: HistoryEvent): void {

@@ -62,7 +62,8 @@ export class Stage implements AsyncDisposable {
       env: control === undefined ? {} : { [controlVariable]: control.name },
     })
     stack.defer(() => crew.close())
-    const judge = new Judge(server, folder, log)
+    const isNeverDurable = control?.provocation.settings?.['synchronous_commit'] === 'off'
+    const judge = new Judge(server, folder, log, isNeverDurable)
     return new Stage(directory, stack.move(), { server, crew, folder, judge })
   }
 
