@@ -156,9 +156,9 @@ function boundsFrom({ ttlMs = 2000 }: TortureOptions, gone: readonly string[]): 
     healedAtUs: Date.now() * 1000,
     ttlUs: ttlMs * 1000,
     // What a client is told to dawdle, and what the server allows it to be silent after that.
-    longestTransactionUs: (3000 + Math.max(ttlMs, longSilenceMs)) * 1000,
+    longestTransactionUs: Math.max(3000, ttlMs, longSilenceMs) * 1000,
     // Connections that were lost are tried again, with a pause that grows, and a request may take its two seconds until it is given up.
-    retryUs: 5_000_000,
+    retryUs: 3_000_000,
     gone,
   }
 }
