@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import { checkLiveness, type Verdict } from '../check/check.ts'
+import type { Verdict } from '../check/check.ts'
 import type { LivenessBounds } from '../check/verdict.ts'
 import { clientFaults } from '../faults/kinds.ts'
 import { longSilenceMs } from '../client/round.ts'
@@ -58,14 +58,14 @@ export async function run(
   let verdict: Verdict | undefined
   let bounds: LivenessBounds | undefined
   try {
-    verdict = await playing.until(options.liveness ? options.seconds * 500 : options.seconds * 1000)
+    verdict = await playing.until(faultsForMs(options))
   } finally {
     await nemesis.end()
   }
   if (options.liveness && verdict === undefined && !interrupted.aborted) {
     const last = await lasting(stage, options.seed)
     bounds = boundsFrom(options, last.gone)
-    verdict = await playing.until(options.seconds * 1000)
+    verdict = await playing.until(options.seconds * 1000, bounds)
     await last.heal()
   }
   const ranForMs = playing.elapsedMs
@@ -73,10 +73,7 @@ export async function run(
   if (verdict === undefined) {
     await crew.stop(stopWithinMs)
     await judge.readOn()
-    verdict = judge.verdict()
-    if (bounds !== undefined && verdict.violations.length === 0) {
-      verdict = { ...verdict, violations: checkLiveness(judge.events, bounds) }
-    }
+    verdict = judge.verdict(bounds)
   }
   const { casualties } = crew
   const isBad = verdict.violations.length + casualties.length > 0
@@ -108,7 +105,7 @@ class Playing {
   }
 
   /** Lets it go on until then, or until something is found: that is returned, and nothing else. */
-  async until(ms: number): Promise<Verdict | undefined> {
+  async until(ms: number, bounds?: LivenessBounds): Promise<Verdict | undefined> {
     const { crew, judge } = this.#stage
     while (this.elapsedMs < ms && !this.#interrupted.aborted && crew.casualties.length === 0) {
       // oxlint-disable no-await-in-loop -- Until it is over.
@@ -119,7 +116,7 @@ class Playing {
       const mayJudge = this.#options.control !== undefined || this.#judgedMs < this.elapsedMs * judgingShare
       if (!mayJudge || !isRead) continue
       const sinceMs = performance.now()
-      const verdict = judge.verdict()
+      const verdict = judge.verdict(bounds)
       this.#judgedMs += performance.now() - sinceMs
       if (verdict.violations.length > 0) return verdict
     }
@@ -129,10 +126,11 @@ class Playing {
 
 function startNemesis(
   { crew, server, folder }: Stage,
-  { seed, seconds, liveness, faults }: TortureOptions,
+  options: TortureOptions,
   isPossible: (fault: string) => boolean,
 ): Nemesis {
-  const untilMs = seconds * (liveness ? 500 : 1000)
+  const { seed, faults } = options
+  const untilMs = faultsForMs(options)
   // What is not possible is planned all the same: the others are then the same ones on each machine.
   const overlapping = planOverlapping(
     seed,
@@ -149,6 +147,12 @@ function startNemesis(
     inTurn: inTurn.filter(({ kind }) => isPossible(kind.name)),
     record: (event) => folder.record(event),
   })
+}
+
+/** When nothing more is done on purpose, but for what lasts. */
+function faultsForMs({ liveness, faults, seconds }: TortureOptions): number {
+  if (!liveness) return seconds * 1000
+  return faults.length === 0 ? 0 : seconds * 500
 }
 
 function boundsFrom({ ttlMs = 2000 }: TortureOptions, gone: readonly string[]): LivenessBounds {
