@@ -6,7 +6,7 @@ export interface Control {
   readonly name: string
   /** What is taken out, in one sentence. */
   readonly without: string
-  /** Violations of which one is enough: by these names the checker reports them. */
+  /** Of which one is enough. */
   readonly caughtAs: readonly string[]
   /** Which promise it breaks: that nothing bad happens, or that something good does. */
   readonly mode: 'safety' | 'liveness'
@@ -15,19 +15,17 @@ export interface Control {
   readonly functions?: Readonly<Record<string, readonly Piece[]>>
   /** By the path of the module in `src`. */
   readonly modules?: Readonly<Record<string, readonly Piece[]>>
+  /** What the database gets in place of what it loses. */
+  readonly sql?: string
 }
 
 /** Under what it shows fastest. */
-export interface Provocation {
+interface Provocation {
   readonly clients: number
   readonly leases: number
   readonly ttlMs: number
-  /** By the names of the fault kinds; none: the clients alone do it. */
+  /** As `--faults` takes them; none: the clients do it by themselves. */
   readonly faults: readonly string[]
-  /** The clients reach the server through PgBouncer in transaction mode. */
-  readonly pooler?: boolean
-  /** PostgreSQL settings of the server. */
-  readonly settings?: Readonly<Record<string, string>>
 }
 
 /** What a text loses, and what it gets instead. It is a mistake when the text does not have it exactly so many times. */

@@ -14,7 +14,7 @@ export const leaseControls: readonly Control[] = [
     name: 'acquire-without-lock',
     without:
       'the row lock of acquire: it reads that a lease is free and then takes it, as do others who have read the same.',
-    caughtAs: ['overlapping grants'],
+    caughtAs: ['terms-overlap'],
     mode: 'safety',
     provocation: { clients: 6, leases: 1, ttlMs: 3000, faults: [] },
     functions: {
@@ -43,9 +43,9 @@ export const leaseControls: readonly Control[] = [
   {
     name: 'renewal-by-name',
     without: "the holder's identity in its heartbeat: every holder of the name is renewed, ended or not.",
-    caughtAs: ['revived holder'],
+    caughtAs: ['holder-revived'],
     mode: 'safety',
-    provocation: { clients: 4, leases: 2, ttlMs: 1000, faults: ['pause'] },
+    provocation: { clients: 4, leases: 2, ttlMs: 500, faults: [] },
     functions: {
       [beat]: [
         {
@@ -60,9 +60,9 @@ export const leaseControls: readonly Control[] = [
   {
     name: 'release-without-token',
     without: 'the token of a release: it frees the lease of that name, whoever holds it.',
-    caughtAs: ["release of another's term"],
+    caughtAs: ['freed-by-another'],
     mode: 'safety',
-    provocation: { clients: 4, leases: 2, ttlMs: 1000, faults: [] },
+    provocation: { clients: 4, leases: 2, ttlMs: 500, faults: [] },
     functions: {
       [release]: [
         { out: isMyTerm, in: 'l.name = p_names[1]', times: 2 },
@@ -81,9 +81,9 @@ export const leaseControls: readonly Control[] = [
     name: 'counter-in-the-lease',
     without:
       'the token sequence: the lease row counts its own terms, and is deleted when nobody holds the lease.',
-    caughtAs: ['token not greater'],
+    caughtAs: ['token-given-twice', 'token-fell'],
     mode: 'safety',
-    provocation: { clients: 3, leases: 1, ttlMs: 1000, faults: [] },
+    provocation: { clients: 3, leases: 1, ttlMs: 500, faults: [] },
     functions: {
       [acquire]: [
         {
@@ -129,16 +129,9 @@ export const leaseControls: readonly Control[] = [
     name: 'grant-not-durable',
     without:
       'the wait of a grant for the disk where synchronous_commit is off: a crash takes back what was answered.',
-    caughtAs: ['lost grant'],
+    caughtAs: ['won-grant-missing', 'token-given-twice', 'token-told-twice'],
     mode: 'safety',
-    provocation: {
-      clients: 4,
-      leases: 2,
-      ttlMs: 1000,
-      faults: ['crash'],
-      // The longer the server keeps its log in memory, the more is lost with it.
-      settings: { synchronous_commit: 'off', wal_writer_delay: '10s' },
-    },
+    provocation: { clients: 4, leases: 2, ttlMs: 500, faults: ['async-commit'] },
     functions: {
       'fencepost.be_certain()': [
         {
