@@ -37,7 +37,7 @@ export class PgBouncer implements AsyncDisposable {
     await chmod(directory, 0o755)
     const url = new URL(databaseUrl)
     url.hostname = '127.0.0.1'
-    url.port = String(await freePort())
+    url.port = settings['listen_port'] ?? String(await freePort())
     const password = target.password === '' ? '' : ` password=${decodeURIComponent(target.password)}`
     const server = `host=${target.hostname} port=${target.port || 5432} user=${target.username}${password}`
     const lines = Object.entries({

@@ -1,11 +1,23 @@
 import { type AddressInfo, type Server, type Socket, connect, createServer } from 'node:net'
+import { Pipe } from './pipe.ts'
+
+interface Pair {
+  readonly client: Socket
+  readonly upstream: Socket
+  readonly toServer: Pipe
+  readonly toClient: Pipe
+}
 
 /** A proxy in front of PostgreSQL that loses packets on purpose. */
 export class TcpProxy {
   readonly #server: Server
   readonly #target: URL
-  readonly #pairs = new Set<{ readonly client: Socket; readonly upstream: Socket }>()
+  readonly #pairs = new Set<Pair>()
   #isDropping = false
+  #isHolding = false
+  #delayMs: () => number = () => 0
+  #oneWay: 'to server' | 'to client' | undefined
+  readonly #doomed = new Set<{ readonly to: string; readonly how: 'swallow' | 'cut' }>()
   #losing: string | undefined
   #onRequest: (data: Buffer) => void = () => {}
   #beforeReply: ((reply: Buffer, sent: Buffer) => 'pass' | 'swallow' | 'cut') | undefined
@@ -50,6 +62,38 @@ export class TcpProxy {
     this.#losing = applicationName
   }
 
+  /** From now on nothing arrives, in either direction, and nothing is lost: as where packets are sent again until they get through. */
+  hold(): void {
+    this.#isHolding = true
+    for (const { toServer, toClient } of this.#pairs) for (const pipe of [toServer, toClient]) pipe.hold()
+  }
+
+  /** What was held arrives now. */
+  letGo(): void {
+    this.#isHolding = false
+    for (const { toServer, toClient } of this.#pairs) for (const pipe of [toServer, toClient]) pipe.letGo()
+  }
+
+  /** From now on everything takes so much longer, each time anew, and in each direction. */
+  delay(delayMs: () => number): void {
+    this.#delayMs = delayMs
+  }
+
+  /** From now on everything vanishes in one direction, and no socket is closed; undefined: in none. */
+  loseOneWay(direction: 'to server' | 'to client' | undefined): void {
+    this.#oneWay = direction
+  }
+
+  /**
+   * Loses the next answer to what contains this text, once: silently with `swallow`, where everything after it is lost as well; with a
+   * reset with `cut`. The returned function tells whether it has happened, and calls it off.
+   */
+  loseReplyTo(to: string, how: 'swallow' | 'cut'): () => boolean {
+    const doom = { to, how }
+    this.#doomed.add(doom)
+    return () => !this.#doomed.delete(doom)
+  }
+
   /** Resets every connection. */
   cut(): void {
     for (const { client, upstream } of this.#pairs) {
@@ -78,7 +122,8 @@ export class TcpProxy {
 
   #relay(client: Socket): void {
     const upstream = connect(Number(this.#target.port || 5432), this.#target.hostname)
-    const pair = { client, upstream }
+    const pair = { client, upstream, toServer: new Pipe(upstream), toClient: new Pipe(client) }
+    if (this.#isHolding) for (const pipe of [pair.toServer, pair.toClient]) pipe.hold()
     let sent: Buffer = Buffer.alloc(0)
     let introduction: Buffer | undefined
     let isMute = false
@@ -87,6 +132,7 @@ export class TcpProxy {
     this.#pairs.add(pair)
     const close = (): void => {
       this.#pairs.delete(pair)
+      for (const pipe of [pair.toServer, pair.toClient]) pipe.close()
       client.destroy()
       upstream.destroy()
     }
@@ -95,13 +141,13 @@ export class TcpProxy {
       if (isLost()) return
       sent = data
       this.#onRequest(data)
-      upstream.write(data)
+      if (this.#oneWay !== 'to server') pair.toServer.send(data, this.#delayMs())
     })
     upstream.on('data', (data: Buffer) => {
-      if (isMute || isLost()) return
-      switch (this.#beforeReply?.(data, sent) ?? 'pass') {
+      if (isMute || isLost() || this.#oneWay === 'to client') return
+      switch (this.#beforeReply?.(data, sent) ?? this.#fate(sent)) {
         case 'pass':
-          client.write(data)
+          pair.toClient.send(data, this.#delayMs())
           break
         case 'cut':
           client.resetAndDestroy()
@@ -116,8 +162,18 @@ export class TcpProxy {
       socket.on('error', close)
       socket.on('close', () => {
         // A silent cut looks the same from both ends: nobody is told while packets are dropped.
-        if (!isLost()) close()
+        if (!isLost() && this.#oneWay === undefined) close()
       })
     }
+  }
+
+  /** What becomes of the answer to this. */
+  #fate(sent: Buffer): 'pass' | 'swallow' | 'cut' {
+    for (const doom of this.#doomed) {
+      if (!sent.includes(doom.to)) continue
+      this.#doomed.delete(doom)
+      return doom.how
+    }
+    return 'pass'
   }
 }

@@ -1,0 +1,75 @@
+import type { Stream } from '../run/stream.ts'
+import { rowsOf } from './settings.ts'
+
+/** What a worker is going to do once, all of it chosen before, so that what happens in one round changes nothing of the next. */
+export interface Round {
+  readonly leases: readonly string[]
+  readonly way: 'acquire' | 'try' | 'all'
+  readonly ttlMs: number
+  readonly waitMs: number
+  readonly maxHoldMs: number | undefined
+  readonly transactions: readonly WritePlan[]
+  /** All of the transactions at once, which so overlap. */
+  readonly isParallel: boolean
+  readonly idleMs: number
+  readonly ending: 'release' | 'hand over' | 'let expire' | 'close'
+  /** Once more under the same term, when it is over. */
+  readonly isSorry: boolean
+  readonly restMs: number
+}
+
+/** One fenced transaction. */
+export interface WritePlan {
+  readonly way: WriteWay
+  readonly lease: string
+  readonly rows: readonly string[]
+  readonly readsMuch: boolean
+  readonly pauseMs: number
+}
+
+/**
+ * `pool`, `kysely`: `lease.transaction`. `careless`: the same by a program that does not look at what its process knows of the lease.
+ * `by hand`: begin, `lease.fence`, commit. `statement`: one fenced statement of a repository, which is its own transaction.
+ */
+export type WriteWay = 'pool' | 'kysely' | 'careless' | 'by hand' | 'statement'
+
+const ways: readonly WriteWay[] = ['pool', 'pool', 'kysely', 'careless', 'careless', 'by hand', 'statement']
+const ttlsMs = [300, 500, 500, 800, 1200, 2000]
+const endings: readonly Round['ending'][] = [
+  ...Array<'release'>(11).fill('release'),
+  ...Array<'hand over'>(4).fill('hand over'),
+  ...Array<'let expire'>(3).fill('let expire'),
+  'close',
+]
+
+export function drawRound(stream: Stream, leases: readonly string[], fixedTtlMs?: number): Round {
+  const [first, second] = stream.shuffled(leases)
+  const way = stream.pick(['acquire', 'acquire', 'acquire', 'try', 'all'] as const)
+  const wanted = way === 'all' && second !== undefined ? [first!, second] : [first!]
+  const drawnMs = stream.pick(ttlsMs)
+  const ttlMs = fixedTtlMs ?? drawnMs
+  return {
+    leases: wanted,
+    way,
+    ttlMs,
+    waitMs: stream.pick([300, 1000, 3000]),
+    maxHoldMs: stream.chance(0.1) ? stream.whole(ttlMs, 2 * ttlMs) : undefined,
+    transactions: Array.from({ length: stream.whole(1, 4) }, () => drawWrite(stream, stream.pick(wanted))),
+    isParallel: stream.chance(0.25),
+    idleMs: stream.chance(0.3) ? stream.whole(1, 400) : 0,
+    ending: stream.pick(endings),
+    isSorry: stream.chance(0.3),
+    restMs: stream.chance(0.5) ? stream.whole(1, 60) : 0,
+  }
+}
+
+function drawWrite(stream: Stream, lease: string): WritePlan {
+  const rows = stream.shuffled(rowsOf(lease))
+  return {
+    way: stream.pick(ways),
+    lease,
+    rows: rows.slice(0, stream.whole(1, rows.length)).toSorted(),
+    readsMuch: stream.chance(0.1),
+    pauseMs: stream.chance(0.3) ? stream.whole(1, 40) : 0,
+  }
+}
