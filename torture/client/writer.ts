@@ -2,6 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { Kysely, PostgresDialect, sql } from 'kysely'
 import { type Client, Pool, type PoolClient, Query } from 'pg'
 import { FencedRepository, type Fence, type Lease, fencedTransaction } from '../../src/index.ts'
+import type { Answered } from '../history.ts'
 import { outcomeOf, outcomeOfCommit } from './outcome.ts'
 import type { Recorder } from './recorder.ts'
 import type { WritePlan } from './round.ts'
@@ -21,8 +22,7 @@ interface Write {
   readonly op: number
 }
 
-const insertWrite =
-  'insert into torture.write (lease, token, row, client, op) values ($1, $2, $3, $4, $5)'
+const insertWrite = 'insert into torture.write (lease, token, row, client, op) values ($1, $2, $3, $4, $5)'
 const stampRow = 'update torture.row set lease = $1, stamp = $2 where row = $3'
 const largeResult = `select n, repeat('x', 500) as filling from generate_series(1, 3000) n`
 
@@ -57,8 +57,8 @@ export class Writer {
     this.#dawdleMs = forMs
   }
 
-  /** Carries a plan out and records what has come of it. Never throws. */
-  async write(lease: Lease, plan: WritePlan): Promise<void> {
+  /** Carries a plan out, and records and returns what has come of it. Never throws. */
+  async write(lease: Lease, plan: WritePlan): Promise<Answered['outcome']> {
     const rows = plan.way === 'statement' ? plan.rows.slice(0, 1) : plan.rows
     const writes = rows.map((row) => {
       const op = this.#recorder.asked('write', lease.name, { token: lease.token, row })
@@ -72,6 +72,7 @@ export class Writer {
         ...(code === undefined ? {} : { code }),
       })
     }
+    return outcome
   }
 
   async end(): Promise<void> {
@@ -150,12 +151,7 @@ export class Writer {
     }
   }
 
-  async #work(
-    session: PoolClient,
-    lease: Lease,
-    plan: WritePlan,
-    writes: readonly Write[],
-  ): Promise<void> {
+  async #work(session: PoolClient, lease: Lease, plan: WritePlan, writes: readonly Write[]): Promise<void> {
     const token = lease.token.toString()
     at('after fence')
     const dawdleMs = this.#takeDawdle()
