@@ -26,6 +26,10 @@ interface Provocation {
   readonly ttlMs: number
   /** As `--faults` takes them; none: the clients do it by themselves. */
   readonly faults: readonly string[]
+  /** All clients reach the server through PgBouncer in transaction mode. */
+  readonly pooler?: boolean
+  /** PostgreSQL settings of the server. */
+  readonly settings?: Readonly<Record<string, string>>
 }
 
 /** What a text loses, and what it gets instead. It is a mistake when the text does not have it exactly so many times. */

@@ -71,7 +71,8 @@ export class Nemesis {
     } catch (error) {
       if (error instanceof Missed) this.missed.push({ fault, why: error.message })
       // The run goes on, so that it is healed and cleared away; then it is told.
-      else this.#failure ??= new Error(`the fault ${fault} could not be inflicted or healed`, { cause: error })
+      else
+        this.#failure ??= new Error(`the fault ${fault} could not be inflicted or healed`, { cause: error })
     }
   }
 

@@ -1,5 +1,7 @@
 import { randomBytes } from 'node:crypto'
 import { parseArgs } from 'node:util'
+import type { Control } from '../controls/control.ts'
+import { controls } from '../controls/controls.ts'
 import type { FaultKind } from '../faults/fault.ts'
 import { clientFaults } from '../faults/kinds.ts'
 import { serverFaults } from '../faults/server.ts'
@@ -10,14 +12,14 @@ export interface TortureOptions {
   readonly faults: readonly FaultKind[]
   /** As they were asked for. */
   readonly faultNames: string
-  /** Some of the clients reach the server through PgBouncer. */
-  readonly pooler: boolean
+  /** How many of the clients reach the server through PgBouncer. */
+  readonly pooler: 'none' | 'some' | 'all'
   readonly clients: number
   readonly leases: number
   /** Of every lease; undefined: a mix of short ones. */
   readonly ttlMs: number | undefined
   readonly liveness: boolean
-  readonly control: string | undefined
+  readonly control: Control | undefined
   readonly report: string | undefined
   readonly keep: string | undefined
 }
@@ -45,41 +47,57 @@ const groups: Readonly<Record<string, readonly string[]>> = {
 }
 const all = Object.values(groups).flat()
 
-export const usage = `npm run torture -- [OPTIONS]: tries to break fencepost, on a PostgreSQL of its own, and judges what came of it
+export const usage = `npm run torture -- [OPTIONS]
+
+Tries to break fencepost on a PostgreSQL of its own, and judges what has come of it.
 
   --seconds N     how long: 1 to 86400, default 60
-  --seed S        what is done, to whom and when comes from it; default: a new one. 1 to 64 letters, digits, "-", "_", "."
-  --faults A,B    what is done on purpose: names, beginnings of names, groups, "all" (the default) or "none"
+  --seed S        what is done, to whom and when comes from it: 1 to 64 letters, digits,
+                  "-", "_", "."; default: a new one
+  --faults A,B    what is done on purpose, default "all": names, beginnings of names ("pause"
+                  is also "pause-after-begin"), groups, or "none":
 ${Object.entries(groups)
-  .map(([group, names]) => `                    ${group.padEnd(9)} ${wrapped(names, 100 - 30, 30)}`)
+  .map(([group, names]) => `                    ${group.padEnd(9)} ${wrapped(names, 68, 30)}`)
   .join('\n')}
-  --clients N     client processes, 1 to 32, default 4
+  --clients N     client processes, 1 to 32, default 5
   --leases N      leases that they fight over, 1 to 64, default 3
-  --ttl MS        the TTL of every lease, 200 to 60000; default: a mix from 300 to 2000
-  --liveness      asks whether everything gets going again when the faults have stopped: they do for the last half
-  --control NAME  takes a safeguard out first: 0 when that is found out, 1 when it is not (see torture/controls)
-  --report FILE   writes what came of it as JSON
-  --keep DIR      keeps the histories and logs there; default: only when something was found, in a folder that is named
+  --ttl MS        the TTL of every lease, 200 to 60000; default: a mix of 300 to 2000
+  --liveness      asks whether everything gets going again: in the second half there are no
+                  faults, or one that stays
+  --control NAME  takes a safeguard out first, with the faults that show it unless --faults
+                  names others; exits with 0 when it is found out, 1 when it is not:
+${indented(controls.map(({ name }) => name))}
+  --report FILE   writes what has come of it as JSON
+  --keep DIR      copies histories and logs there; default: only when something was found, to a
+                  folder that is named
   --help          shows this
 
-Exit code: 0 nothing was found, 1 something was, 2 wrong arguments. The seed gives the plan of the faults and what each client
-chooses; which process runs when is up to the machine, so a failure may take several runs of its seed to show again.`
+Exit code: 0 nothing was found, 1 something was, 2 wrong arguments, 130 interrupted.
+The seed gives the plan of the faults and what each client chooses. Which process runs when is up
+to the machine, so a failure may take several runs of its seed to show again.`
+
+function indented(names: readonly string[]): string {
+  return `${' '.repeat(20)}${wrapped(names, 78, 20)}`
+}
 
 export function readOptions(args: readonly string[]): TortureOptions | 'help' {
   const values = parsed(args)
   if (values.help === true) return 'help'
-  const { faults, pooler } = chosenFaults(values.faults ?? (values.control === undefined ? 'all' : 'none'))
+  const control = values.control === undefined ? undefined : namedControl(values.control)
+  const provoked = control?.provocation
+  const faultNames = values.faults ?? (provoked === undefined ? 'all' : provoked.faults.join(',') || 'none')
+  const { faults, pooler } = chosenFaults(faultNames)
   return {
     seconds: whole('seconds', values.seconds ?? '60', 1, 86_400),
     seed: checkedSeed(values.seed ?? randomBytes(4).toString('hex')),
     faults,
-    faultNames: values.faults ?? 'all',
-    pooler,
-    clients: whole('clients', values.clients ?? '4', 1, 32),
-    leases: whole('leases', values.leases ?? '3', 1, 64),
-    ttlMs: values.ttl === undefined ? undefined : whole('ttl', values.ttl, 200, 60_000),
-    liveness: values.liveness ?? false,
-    control: values.control,
+    faultNames,
+    pooler: provoked?.pooler === true ? 'all' : pooler ? 'some' : 'none',
+    clients: whole('clients', values.clients ?? String(provoked?.clients ?? 5), 1, 32),
+    leases: whole('leases', values.leases ?? String(provoked?.leases ?? 3), 1, 64),
+    ttlMs: values.ttl === undefined ? provoked?.ttlMs : whole('ttl', values.ttl, 200, 60_000),
+    liveness: values.liveness ?? control?.mode === 'liveness',
+    control,
     report: values.report,
     keep: values.keep,
   }
@@ -116,6 +134,13 @@ function checkedSeed(seed: string): string {
     'seed',
     `--seed takes 1 to 64 letters, digits, "-", "_" or ".", not "${seed}". Leave it out for a new one.`,
   )
+}
+
+function namedControl(name: string): Control {
+  const control = controls.find((each) => each.name === name)
+  if (control !== undefined) return control
+  const names = controls.map((each) => each.name).join(', ')
+  throw new UsageError('control', `--control knows no "${name}". There are ${names}.`)
 }
 
 function chosenFaults(text: string): { faults: FaultKind[]; pooler: boolean } {

@@ -17,11 +17,7 @@ export class OwnServer implements TortureServer {
   readonly #settings: Readonly<Record<string, string>>
   #embedded: EmbeddedServer
 
-  private constructor(
-    directory: string,
-    own: Readonly<Record<string, string>>,
-    embedded: EmbeddedServer,
-  ) {
+  private constructor(directory: string, own: Readonly<Record<string, string>>, embedded: EmbeddedServer) {
     this.#directory = directory
     this.#settings = own
     this.#embedded = embedded

@@ -44,7 +44,7 @@ function draw(
   if (kinds.length === 0) return plan
   // Dealt like cards: in a short run, too, each has its turn.
   let deck: FaultKind[] = []
-  for (let atMs = stream.whole(300, 800); atMs < untilMs; ) {
+  for (let atMs = stream.whole(300, 800); atMs < untilMs;) {
     if (deck.length === 0) deck = stream.shuffled(kinds)
     const kind = deck.pop()!
     const lastsMs = stream.whole(...kind.lastsMs)

@@ -1,9 +1,11 @@
-import { chmod, cp, mkdir, mkdtemp, rm } from 'node:fs/promises'
+import { chmod, mkdir, mkdtemp, rm, cp } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Fencepost } from '../../src/index.ts'
 import { rowsOf } from '../client/settings.ts'
+import { applyControl } from '../controls/apply-control.ts'
+import { controlVariable, registerPath } from '../controls/controls.ts'
 import { LogReader } from '../decode/log-reader.ts'
 import { createTortureTables } from '../decode/tables.ts'
 import { clientFaults } from '../faults/kinds.ts'
@@ -31,17 +33,18 @@ export interface Outcome {
   readonly missed: readonly { readonly fault: string; readonly why: string }[]
   readonly casualties: readonly Casualty[]
   readonly verdict: Verdict
+  /** What is not possible on this machine was left out. */
+  readonly unavailable: readonly { readonly fault: string; readonly why: string }[]
+  /** Where the histories and logs are, if they were kept. */
+  readonly keptIn: string | undefined
 }
 
-/** What is not possible on this machine is left out, and told. */
-export interface Telling {
-  unavailable(fault: string, why: string): void
-  progress(elapsedMs: number, figures: Figures): void
-}
+/** Told while it goes on. */
+type Progress = (elapsedMs: number, figures: Figures) => void
 
 export async function run(
   options: TortureOptions,
-  tell: Telling,
+  tell: Progress,
   interrupted: AbortSignal,
 ): Promise<Outcome | undefined> {
   await using stack = new AsyncDisposableStack()
@@ -51,31 +54,30 @@ export async function run(
   await chmod(directory, 0o711)
   const histories = join(directory, 'history')
   await mkdir(histories)
-  if (options.keep !== undefined) {
-    const { keep } = options
-    stack.defer(() => cp(histories, keep, { recursive: true }))
-  }
 
-  const server = await OwnServer.start(join(directory, 'server'))
+  const { control } = options
+  const server = await OwnServer.start(join(directory, 'server'), control?.provocation.settings)
   stack.defer(() => server.stop('immediate'))
   const leases = Array.from({ length: options.leases }, (_, number) => `lease-${number + 1}`)
-  const log = await prepare(server, leases)
+  const log = await prepare(server, leases, control?.name)
   const folder = new HistoryFolder(histories)
   const judge = new Judge(server, folder, log)
 
-  const pooler = await poolerOf(options, server, tell)
+  const { faults, unavailable } = await possible(options)
+  const pooler =
+    options.pooler !== 'none' && poolerReason() === undefined ? await startPooler(server.url) : undefined
   if (pooler !== undefined) stack.defer(() => pooler.stop())
   const crew = await Crew.start({
     ...{ count: options.clients, seed: options.seed, leases, ttlMs: options.ttlMs, folder },
     logs: histories,
-    urlOf: (place) => (pooler !== undefined && place % 2 === 1 ? pooler.url : server.url),
-    execArgv: [],
-    env: {},
+    urlOf: (place) =>
+      pooler !== undefined && (options.pooler === 'all' || place % 2 === 1) ? pooler.url : server.url,
+    execArgv: control === undefined ? [] : ['--import', registerPath],
+    env: control === undefined ? {} : { [controlVariable]: control.name },
   })
   stack.defer(() => crew.close())
 
   const untilMs = options.seconds * 1000
-  const faults = await possible(options, tell)
   const overlapping = faults.filter((kind) => clientFaults.includes(kind))
   const nemesis = new Nemesis({
     ...{ seed: options.seed, clients: crew.clients, server },
@@ -96,7 +98,7 @@ export async function run(
       // oxlint-disable no-await-in-loop -- Until it is over.
       await pause(Math.min(readEveryMs, untilMs - elapsedMs()), interrupted)
       await judge.readOn()
-      tell.progress(elapsedMs(), judge.figures)
+      tell(elapsedMs(), judge.figures)
       if (judgedMs > elapsedMs() * judgingShare) continue
       const sinceMs = performance.now()
       verdict = judge.verdict()
@@ -114,17 +116,26 @@ export async function run(
     await judge.readOn()
     verdict = judge.verdict()
   }
+  const isBad = verdict.violations.length + crew.casualties.length > 0
+  const keptIn = options.keep ?? (isBad ? `${directory}-kept` : undefined)
+  if (keptIn !== undefined) await cp(histories, keptIn, { recursive: true })
   return {
+    ...{ unavailable, keptIn },
     ...{ ranForMs, verdict, figures: judge.figures, processes: crew.started },
     ...{ casualties: crew.casualties, missed: nemesis.missed },
   }
 }
 
-async function prepare(server: OwnServer, leases: readonly string[]): Promise<LogReader> {
+async function prepare(
+  server: OwnServer,
+  leases: readonly string[],
+  control: string | undefined,
+): Promise<LogReader> {
   await Fencepost.migrate({ connectionString: server.url })
   const client = await server.session()
   try {
     await createTortureTables(client)
+    if (control !== undefined) await applyControl(client, control)
     const log = await LogReader.create(client)
     const rows = leases.flatMap((lease) => rowsOf(lease).map((row) => ({ lease, row })))
     await client.query(
@@ -137,23 +148,18 @@ async function prepare(server: OwnServer, leases: readonly string[]): Promise<Lo
   }
 }
 
-async function poolerOf(options: TortureOptions, server: OwnServer, tell: Telling) {
-  if (!options.pooler) return undefined
-  const why = poolerReason()
-  if (why === undefined) return startPooler(server.url)
-  tell.unavailable('pooler', why)
-  return undefined
-}
-
-async function possible({ faults }: TortureOptions, tell: Telling) {
+/** What can be done on this machine. */
+async function possible({ faults, pooler }: TortureOptions) {
   const reasons = await Promise.all(
     faults.map((kind) => (kind as { reason?(): Promise<string | undefined> }).reason?.()),
   )
-  return faults.filter((kind, place) => {
+  const unavailable = faults.flatMap(({ name }, place) => {
     const why = reasons[place]
-    if (why !== undefined) tell.unavailable(kind.name, why)
-    return why === undefined
+    return why === undefined ? [] : [{ fault: name, why }]
   })
+  const noPooler = pooler === 'none' ? undefined : poolerReason()
+  if (noPooler !== undefined) unavailable.push({ fault: 'pooler', why: noPooler })
+  return { faults: faults.filter((_, place) => reasons[place] === undefined), unavailable }
 }
 
 async function pause(forMs: number, interrupted: AbortSignal): Promise<void> {
