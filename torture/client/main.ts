@@ -10,7 +10,7 @@ import { arm, stand } from './steps.ts'
 import { type Surroundings, work } from './worker.ts'
 import { Writer } from './writer.ts'
 
-const workers = 2
+const workers = 3
 const sampleEveryMs = 15
 
 const settings = JSON.parse(process.argv[2]!) as ClientSettings

@@ -35,7 +35,16 @@ export interface WritePlan {
  */
 export type WriteWay = 'pool' | 'kysely' | 'careless' | 'by hand' | 'statement'
 
-const ways: readonly WriteWay[] = ['pool', 'pool', 'kysely', 'careless', 'careless', 'by hand', 'statement']
+const ways: readonly WriteWay[] = [
+  'pool',
+  'pool',
+  'kysely',
+  'careless',
+  'careless',
+  'by hand',
+  'by hand',
+  'statement',
+]
 const ttlsMs = [300, 500, 500, 800, 1200, 2000]
 const endings: readonly Round['ending'][] = [
   ...Array<'release'>(11).fill('release'),
@@ -58,7 +67,7 @@ export function drawRound(stream: Stream, leases: readonly string[], fixedTtlMs?
     maxHoldMs: stream.chance(0.1) ? stream.whole(ttlMs, 2 * ttlMs) : undefined,
     transactions: Array.from({ length: stream.whole(1, 4) }, () => drawWrite(stream, stream.pick(wanted))),
     isParallel: stream.chance(0.25),
-    idleMs: stream.chance(0.3) ? stream.whole(1, 400) : 0,
+    idleMs: stream.chance(0.15) ? stream.whole(1, 400) : 0,
     ending: stream.pick(endings),
     isSorry: stream.chance(0.3),
     insists: stream.chance(0.1),
@@ -72,7 +81,7 @@ function drawWrite(stream: Stream, lease: string): WritePlan {
     way: stream.pick(ways),
     lease,
     rows: rows.slice(0, stream.whole(1, rows.length)).toSorted(),
-    readsMuch: stream.chance(0.1),
+    readsMuch: stream.chance(0.2),
     pauseMs: stream.chance(0.3) ? stream.whole(1, 40) : 0,
   }
 }

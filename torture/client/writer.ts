@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Kysely, PostgresDialect, sql } from 'kysely'
-import { type Client, Pool, type PoolClient, Query } from 'pg'
+import { Pool, type PoolClient, Query } from 'pg'
 import { FencedRepository, type Fence, type Lease, fencedTransaction } from '../../src/index.ts'
 import type { Answered } from '../history.ts'
 import { outcomeOf, outcomeOfCommit } from './outcome.ts'
@@ -45,7 +45,7 @@ export class Writer {
     this.#pool.on('error', () => {})
     this.#pool.on('connect', (session) => {
       session.on('error', () => {})
-      watchCommits(session as unknown as Client)
+      watchCommits(session)
     })
     this.#db = new Kysely<Tables>({ dialect: new PostgresDialect({ pool: this.#pool }) })
     this.#rows = new Rows(this.#db, 'torture.row', { key: 'row', fenceColumn: 'stamp' })
@@ -210,7 +210,7 @@ async function readMuch(session: PoolClient): Promise<void> {
 }
 
 /** The last moment before the answer to a COMMIT: it has left this process. */
-function watchCommits(session: Client): void {
+function watchCommits(session: PoolClient): void {
   const { stream } = (session as unknown as { connection: { stream: Writing } }).connection
   const write = stream.write.bind(stream)
   stream.write = (data, ...rest) => {

@@ -1,14 +1,15 @@
 import type { TortureClient, World } from './fault.ts'
 
 /** A client, by the numbers of the world. The place is chosen, so that it is the same one in each run of a seed. */
-export function anyClient({ clients, random }: World): TortureClient {
-  const client = clients[Math.floor(random() * clients.length)]
+export function anyClient(world: World): TortureClient {
+  const { clients } = world
+  const client = clients[Math.floor(world.random() * clients.length)]
   if (client?.isRunning !== true) throw new Missed('the client was not there')
   return client
 }
 
-export function between({ random }: World, from: number, to: number): number {
-  return from + random() * (to - from)
+export function between(world: World, from: number, to: number): number {
+  return from + world.random() * (to - from)
 }
 
 /** A fault that found nobody to inflict itself upon. */

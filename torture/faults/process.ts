@@ -2,7 +2,7 @@ import { anyClient, between, Missed } from './choose.ts'
 import { type Affliction, type FaultKind, type Step, type TortureClient, type World, steps } from './fault.ts'
 
 /** A client that does not come to a step within this time is let go on. */
-const patienceMs = 4000
+const patienceMs = 5000
 
 function signal({ pid, isRunning }: TortureClient, name: NodeJS.Signals): void {
   if (!isRunning) return
@@ -23,7 +23,7 @@ function freeze(client: TortureClient): Affliction {
 function pauseAt(step: Step): FaultKind {
   return {
     name: `pause-${step.toLowerCase().replaceAll(' ', '-')}`,
-    lastsMs: [100, 4000],
+    lastsMs: [100, 3000],
     async inflict(world) {
       const client = anyClient(world)
       const { promise: late, resolve } = Promise.withResolvers<'late'>()
@@ -38,7 +38,7 @@ function pauseAt(step: Step): FaultKind {
 
 const pause: FaultKind = {
   name: 'pause',
-  lastsMs: [100, 4000],
+  lastsMs: [100, 3000],
   inflict: async (world) => freeze(anyClient(world)),
 }
 

@@ -40,6 +40,8 @@ export class ClientProcess implements TortureClient {
     this.#child = fork(program, [JSON.stringify(settings)], {
       execArgv: ['--unhandled-rejections=strict', ...execArgv],
       stdio: ['ignore', out, out, 'ipc'],
+      // A Ctrl-C in the terminal is not for it.
+      detached: true,
       env: { ...process.env, ...env },
     })
     closeSync(out)

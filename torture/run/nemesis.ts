@@ -23,7 +23,7 @@ export class Nemesis {
   readonly #underWay = new Set<Promise<void>>()
   readonly #rows: Promise<unknown>
   readonly missed: { fault: string; why: string }[] = []
-  #failure: unknown
+  #failure: Error | undefined
 
   constructor(options: NemesisOptions) {
     this.#options = options
@@ -62,11 +62,12 @@ export class Nemesis {
     const numbers = new Stream(seed, stream)
     const fault = kind.name
     try {
-      const { target, heal } = await kind.inflict({ clients, server, random: () => numbers.next() })
+      const affliction = await kind.inflict({ clients, server, random: () => numbers.next() })
+      const { target } = affliction
       if (target.startsWith('nothing')) return void this.missed.push({ fault, why: target })
       this.#record(fault, 'begins', target)
       await this.#pause(lastsMs)
-      await heal()
+      await affliction.heal()
       this.#record(fault, 'ends', target)
     } catch (error) {
       if (error instanceof Missed) this.missed.push({ fault, why: error.message })

@@ -60,7 +60,7 @@ ${Object.entries(groups)
   .map(([group, names]) => `                    ${group.padEnd(9)} ${wrapped(names, 68, 30)}`)
   .join('\n')}
   --clients N     client processes, 1 to 32, default 5
-  --leases N      leases that they fight over, 1 to 64, default 3
+  --leases N      leases that they fight over, 1 to 64, default 5
   --ttl MS        the TTL of every lease, 200 to 60000; default: a mix of 300 to 2000
   --liveness      asks whether everything gets going again: in the second half there are no
                   faults, or one that stays
@@ -94,7 +94,7 @@ export function readOptions(args: readonly string[]): TortureOptions | 'help' {
     faultNames,
     pooler: provoked?.pooler === true ? 'all' : pooler ? 'some' : 'none',
     clients: whole('clients', values.clients ?? String(provoked?.clients ?? 5), 1, 32),
-    leases: whole('leases', values.leases ?? String(provoked?.leases ?? 3), 1, 64),
+    leases: whole('leases', values.leases ?? String(provoked?.leases ?? 5), 1, 64),
     ttlMs: values.ttl === undefined ? provoked?.ttlMs : whole('ttl', values.ttl, 200, 60_000),
     liveness: values.liveness ?? control?.mode === 'liveness',
     control,

@@ -1,5 +1,5 @@
 import { Client } from 'pg'
-import { EmbeddedServer } from '../../src/database/embedded-server.ts'
+import { EmbeddedServer, type EmbeddedServerOptions } from '../../src/database/embedded-server.ts'
 import type { TortureServer } from '../faults/fault.ts'
 
 /** As durable as a server comes by default; the rest is for the judge, who reads the write-ahead log, and to be quick on a small machine. */
@@ -10,6 +10,22 @@ const settings = {
   track_commit_timestamp: 'on',
   max_connections: '200',
 }
+
+/** In a process group of its own, so that a Ctrl-C in the terminal is not for it; it ends with this process all the same. */
+async function launch(options: EmbeddedServerOptions): Promise<EmbeddedServer> {
+  const server = await EmbeddedServer.start({ ...options, detached: true })
+  running = server.pid
+  return server
+}
+
+let running: number | undefined
+process.on('exit', () => {
+  try {
+    if (running !== undefined) process.kill(running, 'SIGQUIT')
+  } catch {
+    // It has ended before.
+  }
+})
 
 /** The PostgreSQL of a run, which is stopped and started under everybody's hands. */
 export class OwnServer implements TortureServer {
@@ -25,7 +41,7 @@ export class OwnServer implements TortureServer {
 
   static async start(directory: string, more: Readonly<Record<string, string>> = {}): Promise<OwnServer> {
     const own = { ...settings, ...more }
-    return new OwnServer(directory, own, await EmbeddedServer.start({ directory, settings: own }))
+    return new OwnServer(directory, own, await launch({ directory, settings: own }))
   }
 
   get url(): string {
@@ -38,15 +54,12 @@ export class OwnServer implements TortureServer {
 
   async stop(mode: 'fast' | 'immediate'): Promise<void> {
     await this.#embedded.stop(mode)
+    running = undefined
   }
 
   async startAgain(): Promise<void> {
     const { port } = this.#embedded
-    this.#embedded = await EmbeddedServer.start({
-      directory: this.#directory,
-      port,
-      settings: this.#settings,
-    })
+    this.#embedded = await launch({ directory: this.#directory, port, settings: this.#settings })
   }
 
   async session(): Promise<Client> {

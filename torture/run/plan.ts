@@ -12,7 +12,7 @@ export interface Planned {
 }
 
 /** How long after the beginning of one fault the next begins. Now and then everything gets time to recover. */
-const gapMs: readonly [number, number] = [80, 700]
+const gapMs: readonly [number, number] = [150, 1000]
 const calmMs: readonly [number, number] = [1500, 3000]
 const calmAfter = 12
 /** One after the other. */

@@ -1,24 +1,15 @@
-import { chmod, mkdir, mkdtemp, rm, cp } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { Fencepost } from '../../src/index.ts'
-import { rowsOf } from '../client/settings.ts'
-import { applyControl } from '../controls/apply-control.ts'
-import { controlVariable, registerPath } from '../controls/controls.ts'
-import { LogReader } from '../decode/log-reader.ts'
-import { createTortureTables } from '../decode/tables.ts'
+import { check, checkLiveness, type Verdict } from '../check/check.ts'
+import type { LivenessBounds } from '../check/verdict.ts'
 import { clientFaults } from '../faults/kinds.ts'
-import { poolerReason, startPooler } from '../faults/pooler.ts'
-import { Crew, type Casualty } from './crew.ts'
+import { poolerReason } from '../faults/pooler.ts'
+import type { Casualty } from './crew.ts'
 import type { Figures } from './figures.ts'
-import { HistoryFolder } from './history-folder.ts'
-import { Judge } from './judge.ts'
+import { lasting } from './lasting.ts'
 import { Nemesis } from './nemesis.ts'
 import type { TortureOptions } from './options.ts'
-import { OwnServer } from './own-server.ts'
 import { planInTurn, planOverlapping } from './plan.ts'
-import type { Verdict } from '../check/check.ts'
+import { Stage } from './stage.ts'
 
 /** How long a client may take to end when everything has been healed. */
 const stopWithinMs = 20_000
@@ -28,138 +19,158 @@ const judgingShare = 0.05
 
 export interface Outcome {
   readonly ranForMs: number
+  /** Clients, one after the other. */
   readonly processes: number
   readonly figures: Figures
   readonly missed: readonly { readonly fault: string; readonly why: string }[]
   readonly casualties: readonly Casualty[]
   readonly verdict: Verdict
   /** What is not possible on this machine was left out. */
-  readonly unavailable: readonly { readonly fault: string; readonly why: string }[]
+  readonly unavailable: readonly Unavailable[]
   /** Where the histories and logs are, if they were kept. */
   readonly keptIn: string | undefined
 }
 
-/** Told while it goes on. */
-type Progress = (elapsedMs: number, figures: Figures) => void
+interface Unavailable {
+  readonly fault: string
+  readonly why: string
+}
 
+/** Told while it goes on. */
+export type Progress = (elapsedMs: number, figures: Figures) => void
+
+/** Plays a run and judges it; undefined: it was interrupted. */
 export async function run(
   options: TortureOptions,
   tell: Progress,
   interrupted: AbortSignal,
 ): Promise<Outcome | undefined> {
-  await using stack = new AsyncDisposableStack()
-  const directory = await mkdtemp(join(tmpdir(), 'fencepost-torture-'))
-  stack.defer(() => rm(directory, { recursive: true, force: true }))
-  // The server may run as somebody else, who has to get to its folder.
-  await chmod(directory, 0o711)
-  const histories = join(directory, 'history')
-  await mkdir(histories)
-
-  const { control } = options
-  const server = await OwnServer.start(join(directory, 'server'), control?.provocation.settings)
-  stack.defer(() => server.stop('immediate'))
-  const leases = Array.from({ length: options.leases }, (_, number) => `lease-${number + 1}`)
-  const log = await prepare(server, leases, control?.name)
-  const folder = new HistoryFolder(histories)
-  const judge = new Judge(server, folder, log)
-
-  const { faults, unavailable } = await possible(options)
-  const pooler =
-    options.pooler !== 'none' && poolerReason() === undefined ? await startPooler(server.url) : undefined
-  if (pooler !== undefined) stack.defer(() => pooler.stop())
-  const crew = await Crew.start({
-    ...{ count: options.clients, seed: options.seed, leases, ttlMs: options.ttlMs, folder },
-    logs: histories,
-    urlOf: (place) =>
-      pooler !== undefined && (options.pooler === 'all' || place % 2 === 1) ? pooler.url : server.url,
-    execArgv: control === undefined ? [] : ['--import', registerPath],
-    env: control === undefined ? {} : { [controlVariable]: control.name },
+  const unavailable = await impossible(options)
+  const isPossible = (fault: string): boolean => unavailable.every((each) => each.fault !== fault)
+  await using stage = await Stage.set({
+    ...options,
+    pooler: isPossible('pooler') ? options.pooler : 'none',
   })
-  stack.defer(() => crew.close())
-
-  const untilMs = options.seconds * 1000
-  const overlapping = faults.filter((kind) => clientFaults.includes(kind))
-  const nemesis = new Nemesis({
-    ...{ seed: options.seed, clients: crew.clients, server },
-    overlapping: planOverlapping(options.seed, overlapping, untilMs),
-    inTurn: planInTurn(
-      options.seed,
-      faults.filter((kind) => !overlapping.includes(kind)),
-      untilMs,
-    ),
-    record: (event) => folder.record(event),
-  })
-  const startedMs = performance.now()
-  const elapsedMs = (): number => performance.now() - startedMs
+  const { crew, judge } = stage
+  const playing = new Playing(stage, options, tell, interrupted)
+  const nemesis = startNemesis(stage, options, isPossible)
   let verdict: Verdict | undefined
-  let judgedMs = 0
+  let bounds: LivenessBounds | undefined
   try {
-    while (elapsedMs() < untilMs && !interrupted.aborted && crew.casualties.length === 0) {
-      // oxlint-disable no-await-in-loop -- Until it is over.
-      await pause(Math.min(readEveryMs, untilMs - elapsedMs()), interrupted)
-      await judge.readOn()
-      tell(elapsedMs(), judge.figures)
-      if (judgedMs > elapsedMs() * judgingShare) continue
-      const sinceMs = performance.now()
-      verdict = judge.verdict()
-      judgedMs += performance.now() - sinceMs
-      if (verdict.violations.length > 0) break
-      // oxlint-enable no-await-in-loop
-    }
+    verdict = await playing.until(options.liveness ? options.seconds * 500 : options.seconds * 1000)
   } finally {
     await nemesis.end()
   }
-  const ranForMs = elapsedMs()
+  if (options.liveness && verdict === undefined && !interrupted.aborted) {
+    const last = await lasting(stage, options.seed)
+    bounds = boundsFrom(options, last.gone)
+    verdict = await playing.until(options.seconds * 1000)
+    await last.heal()
+  }
+  const ranForMs = playing.elapsedMs
   if (interrupted.aborted) return undefined
-  if (verdict === undefined || verdict.violations.length === 0) {
+  if (verdict === undefined) {
     await crew.stop(stopWithinMs)
     await judge.readOn()
-    verdict = judge.verdict()
+    verdict = check(judge.events)
+    if (bounds !== undefined && verdict.violations.length === 0) {
+      verdict = { ...verdict, violations: checkLiveness(judge.events, bounds) }
+    }
   }
-  const isBad = verdict.violations.length + crew.casualties.length > 0
-  const keptIn = options.keep ?? (isBad ? `${directory}-kept` : undefined)
-  if (keptIn !== undefined) await cp(histories, keptIn, { recursive: true })
+  const { casualties } = crew
+  const isBad = verdict.violations.length + casualties.length > 0
+  const keptIn = options.keep !== undefined || isBad ? await stage.keep(options.keep) : undefined
   return {
-    ...{ unavailable, keptIn },
-    ...{ ranForMs, verdict, figures: judge.figures, processes: crew.started },
-    ...{ casualties: crew.casualties, missed: nemesis.missed },
+    ...{ ranForMs, processes: crew.started, figures: judge.figures, missed: nemesis.missed },
+    ...{ casualties, verdict, unavailable, keptIn },
   }
 }
 
-async function prepare(
-  server: OwnServer,
-  leases: readonly string[],
-  control: string | undefined,
-): Promise<LogReader> {
-  await Fencepost.migrate({ connectionString: server.url })
-  const client = await server.session()
-  try {
-    await createTortureTables(client)
-    if (control !== undefined) await applyControl(client, control)
-    const log = await LogReader.create(client)
-    const rows = leases.flatMap((lease) => rowsOf(lease).map((row) => ({ lease, row })))
-    await client.query(
-      'insert into torture.row (row, lease) select row, lease from jsonb_to_recordset($1) as r (row text, lease text)',
-      [JSON.stringify(rows)],
-    )
-    return log
-  } finally {
-    await client.end()
+/** The time in which a run goes on. */
+class Playing {
+  readonly #stage: Stage
+  readonly #options: TortureOptions
+  readonly #tell: Progress
+  readonly #interrupted: AbortSignal
+  readonly #startedMs = performance.now()
+  #judgedMs = 0
+
+  constructor(stage: Stage, options: TortureOptions, tell: Progress, interrupted: AbortSignal) {
+    this.#stage = stage
+    this.#options = options
+    this.#tell = tell
+    this.#interrupted = interrupted
+  }
+
+  get elapsedMs(): number {
+    return performance.now() - this.#startedMs
+  }
+
+  /** Lets it go on until then, or until something is found: that is returned, and nothing else. */
+  async until(ms: number): Promise<Verdict | undefined> {
+    const { crew, judge } = this.#stage
+    while (this.elapsedMs < ms && !this.#interrupted.aborted && crew.casualties.length === 0) {
+      // oxlint-disable no-await-in-loop -- Until it is over.
+      await pause(Math.min(readEveryMs, ms - this.elapsedMs), this.#interrupted)
+      await judge.readOn()
+      // oxlint-enable no-await-in-loop
+      this.#tell(this.elapsedMs, judge.figures)
+      const mayJudge = this.#options.control !== undefined || this.#judgedMs < this.elapsedMs * judgingShare
+      if (!mayJudge) continue
+      const sinceMs = performance.now()
+      const verdict = check(judge.events)
+      this.#judgedMs += performance.now() - sinceMs
+      if (verdict.violations.length > 0) return verdict
+    }
+    return undefined
   }
 }
 
-/** What can be done on this machine. */
-async function possible({ faults, pooler }: TortureOptions) {
-  const reasons = await Promise.all(
-    faults.map((kind) => (kind as { reason?(): Promise<string | undefined> }).reason?.()),
+function startNemesis(
+  { crew, server, folder }: Stage,
+  { seed, seconds, liveness, faults }: TortureOptions,
+  isPossible: (fault: string) => boolean,
+): Nemesis {
+  const untilMs = seconds * (liveness ? 500 : 1000)
+  // What is not possible is planned all the same: the others are then the same ones on each machine.
+  const overlapping = planOverlapping(
+    seed,
+    faults.filter((kind) => clientFaults.includes(kind)),
+    untilMs,
   )
-  const unavailable = faults.flatMap(({ name }, place) => {
-    const why = reasons[place]
-    return why === undefined ? [] : [{ fault: name, why }]
+  const inTurn = planInTurn(
+    seed,
+    faults.filter((kind) => !clientFaults.includes(kind)),
+    untilMs,
+  )
+  return new Nemesis({
+    ...{ seed, server, clients: crew.clients, overlapping },
+    inTurn: inTurn.filter(({ kind }) => isPossible(kind.name)),
+    record: (event) => folder.record(event),
   })
-  const noPooler = pooler === 'none' ? undefined : poolerReason()
-  if (noPooler !== undefined) unavailable.push({ fault: 'pooler', why: noPooler })
-  return { faults: faults.filter((_, place) => reasons[place] === undefined), unavailable }
+}
+
+function boundsFrom({ ttlMs = 2000 }: TortureOptions, gone: readonly string[]): LivenessBounds {
+  return {
+    healedAtUs: Date.now() * 1000,
+    ttlUs: ttlMs * 1000,
+    // What a client is told to dawdle, and what the server allows it to be silent after that: a TTL.
+    longestTransactionUs: (3000 + ttlMs) * 1000,
+    // Connections that were lost are tried again, with a pause that grows, and a request may take its two seconds until it is given up.
+    retryUs: 5_000_000,
+    gone,
+  }
+}
+
+async function impossible({ faults, pooler }: TortureOptions): Promise<Unavailable[]> {
+  const answers = await Promise.all(
+    faults.map(async (kind) => {
+      const why = 'reason' in kind ? await (kind.reason as () => Promise<string | undefined>)() : undefined
+      return why === undefined ? [] : [{ fault: kind.name, why }]
+    }),
+  )
+  const why = pooler === 'none' ? undefined : poolerReason()
+  return [...answers.flat(), ...(why === undefined ? [] : [{ fault: 'pooler', why }])]
 }
 
 async function pause(forMs: number, interrupted: AbortSignal): Promise<void> {

@@ -19,8 +19,8 @@ export class Stream {
     const words = this.#words
     words[2] = c ^ a
     words[3] = d ^ b
-    words[1] = b ^ words[2]!
-    words[0] = a ^ words[3]!
+    words[1] = b ^ words[2]
+    words[0] = a ^ words[3]
     words[2] ^= b << 9
     words[3] = turned(words[3], 11)
     return result / 2 ** 32
