@@ -1,3 +1,5 @@
+import type { ViolationKind } from '../check/check.ts'
+
 /**
  * A fencepost without one of its safeguards, and what the torture suite has to find wrong with it: a suite that stays green on it
  * would prove nothing by being green.
@@ -7,7 +9,7 @@ export interface Control {
   /** What is taken out, in one sentence. */
   readonly without: string
   /** Of which one is enough. */
-  readonly caughtAs: readonly string[]
+  readonly caughtAs: readonly ViolationKind[]
   /** Which promise it breaks: that nothing bad happens, or that something good does. */
   readonly mode: 'safety' | 'liveness'
   readonly provocation: Provocation
@@ -24,6 +26,8 @@ interface Provocation {
   readonly clients: number
   readonly leases: number
   readonly ttlMs: number
+  /** How long it takes at most. Default: as long as any run. */
+  readonly seconds?: number
   /** As `--faults` takes them; none: the clients do it by themselves. */
   readonly faults: readonly string[]
   /** All clients reach the server through PgBouncer in transaction mode. */

@@ -1,6 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { check, checkLiveness, type Verdict } from '../check/check.ts'
 import type { LivenessBounds } from '../check/verdict.ts'
+import type { Control } from '../controls/control.ts'
 import { clientFaults } from '../faults/kinds.ts'
 import { poolerReason } from '../faults/pooler.ts'
 import type { Casualty } from './crew.ts'
@@ -86,6 +87,11 @@ export async function run(
   }
 }
 
+/** Whether what was taken out is what was found: something else would be a finding of its own. */
+export function isCaught({ caughtAs }: Control, { violations }: Verdict): boolean {
+  return violations.some(({ kind }) => caughtAs.includes(kind))
+}
+
 /** The time in which a run goes on. */
 class Playing {
   readonly #stage: Stage
@@ -120,7 +126,8 @@ class Playing {
       const sinceMs = performance.now()
       const verdict = check(judge.events)
       this.#judgedMs += performance.now() - sinceMs
-      if (verdict.violations.length > 0) return verdict
+      const { control } = this.#options
+      if (control === undefined ? verdict.violations.length > 0 : isCaught(control, verdict)) return verdict
     }
     return undefined
   }
