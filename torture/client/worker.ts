@@ -74,9 +74,10 @@ async function take(here: Surroundings, fencepost: Fencepost, round: Round): Pro
   const { recorder } = here
   const { ttlMs: ttl, waitMs: wait, maxHoldMs } = round
   const options = { ttl, ...(maxHoldMs === undefined ? {} : { maxHold: maxHoldMs }) }
+  const waiting = { wait, signal: here.stopping }
   const ops = round.leases.map((lease) => recorder.asked('acquire', lease))
   try {
-    const held = await taken(fencepost, round, { ...options, wait })
+    const held = await taken(fencepost, round, { ...options, ...waiting })
     if (held === null) {
       for (const op of ops) recorder.answered(op, 'busy')
       return []
@@ -99,9 +100,9 @@ async function take(here: Surroundings, fencepost: Fencepost, round: Round): Pro
 async function taken(
   fencepost: Fencepost,
   { leases, way }: Round,
-  options: { ttl: number; wait: number; maxHold?: number },
+  options: { ttl: number; wait: number; signal: AbortSignal; maxHold?: number },
 ): Promise<Lease[] | null> {
-  const { wait: _, ...trying } = options
+  const { wait: _, signal: __, ...trying } = options
   switch (way) {
     case 'acquire':
       return [await fencepost.acquire(leases[0]!, options)]
