@@ -155,8 +155,11 @@ export class Writer {
     const token = lease.token.toString()
     at('after fence')
     const dawdleMs = this.#takeDawdle()
-    // A statement that takes long: silence would be cut off.
-    if (dawdleMs > 0) await session.query('select pg_sleep($1)', [dawdleMs / 1000])
+    // Statements that take long: silence would be cut off. Before the writes and after them.
+    const linger = async (): Promise<void> => {
+      if (dawdleMs > 0) await session.query('select pg_sleep($1)', [dawdleMs / 2000])
+    }
+    await linger()
     if (plan.readsMuch) await readMuch(session)
     for (const [number, { row, op }] of writes.entries()) {
       // oxlint-disable no-await-in-loop -- One after the other, as programs do.
@@ -166,6 +169,7 @@ export class Writer {
       await session.query(stampRow, [lease.name, token, row])
       // oxlint-enable no-await-in-loop
     }
+    await linger()
   }
 
   async #workInKysely(
@@ -176,7 +180,10 @@ export class Writer {
   ): Promise<void> {
     at('after fence')
     const dawdleMs = this.#takeDawdle()
-    if (dawdleMs > 0) await sql`select pg_sleep(${dawdleMs / 1000})`.execute(tx)
+    const linger = async (): Promise<void> => {
+      if (dawdleMs > 0) await sql`select pg_sleep(${dawdleMs / 2000})`.execute(tx)
+    }
+    await linger()
     for (const [number, { row, op }] of writes.entries()) {
       // oxlint-disable no-await-in-loop -- One after the other, as programs do.
       if (number > 0) at('between writes')
@@ -185,6 +192,7 @@ export class Writer {
       await this.#rows.update(tx, row, { lease: lease.name })
       // oxlint-enable no-await-in-loop
     }
+    await linger()
   }
 
   #takeDawdle(): number {

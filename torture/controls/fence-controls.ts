@@ -26,7 +26,7 @@ const predicate = `
 const isAlive = 'and h.ended_at is null and h.expires_at > clock_timestamp()'
 
 /** Long transactions of holders that are silent meanwhile. */
-const crossing = { clients: 4, leases: 2, ttlMs: 500, faults: ['dawdle', 'pause'] }
+const crossing = { clients: 4, leases: 3, ttlMs: 300, faults: ['dawdle', 'block'] }
 
 /** Writes that a newer term does not keep out, or that keep a newer term out. */
 export const fenceControls: readonly Control[] = [
@@ -68,7 +68,7 @@ export const fenceControls: readonly Control[] = [
       "the fence's look at the holder: it compares the token alone, so that also who has expired begins one transaction after another.",
     caughtAs: ['not-granted'],
     mode: 'liveness',
-    provocation: { clients: 3, leases: 1, ttlMs: 1000, faults: [] },
+    provocation: { clients: 3, leases: 2, ttlMs: 500, seconds: 30, faults: [] },
     functions: {
       [fence]: [
         {
