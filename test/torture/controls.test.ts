@@ -189,12 +189,16 @@ describe('a fence that compares the token alone', () => {
     await sessions[0].query('commit')
     const [takeOver] = await next.acquire(name!)
     await sessions[1].query('rollback')
-    return { secondFence, takeOver: takeOver!.reason ?? 'granted' }
+    if (takeOver!.token === null) await next.take(name!)
+    await sessions[1].query('begin')
+    const staleFence = await outcomeOf(former.fence(sessions[1], name!, token))
+    await sessions[1].query('rollback')
+    return { secondFence, takeOver: takeOver!.reason ?? 'granted', staleFence }
   }
 
   test('keeps the next holder out for as long as its transactions overlap', async () => {
-    expect(await overlap(sound)).toEqual({ secondFence: 'FP002', takeOver: 'granted' })
-    expect(await overlap(weak)).toEqual({ secondFence: 'done', takeOver: 'draining' })
+    expect(await overlap(sound)).toEqual({ secondFence: 'FP002', takeOver: 'granted', staleFence: 'FP001' })
+    expect(await overlap(weak)).toEqual({ secondFence: 'done', takeOver: 'draining', staleFence: 'FP001' })
   })
 })
 

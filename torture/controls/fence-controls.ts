@@ -26,7 +26,7 @@ const predicate = `
 const isAlive = 'and h.ended_at is null and h.expires_at > clock_timestamp()'
 
 /** Long transactions of holders that are silent meanwhile. */
-const crossing = { clients: 4, leases: 3, ttlMs: 300, faults: ['dawdle', 'block'] }
+const crossing = { clients: 4, leases: 3, ttlMs: 300, faults: ['dawdle', 'block', 'drop'] }
 
 /** Writes that a newer term does not keep out, or that keep a newer term out. */
 export const fenceControls: readonly Control[] = [
@@ -73,7 +73,7 @@ export const fenceControls: readonly Control[] = [
       [fence]: [
         {
           out: `where h.id = p_holder ${isAlive} and v_deadline > clock_timestamp()`,
-          in: 'where h.id = p_holder',
+          in: 'where h.id = p_holder and v_deadline is not null',
         },
       ],
       [holdTerm]: [
