@@ -90,7 +90,7 @@ function* checkUntold(
 }
 
 /** A write that was won is in the log, one that was refused is not, and none is there twice or unasked. */
-export function* checkWriteAnswers(history: HistoryIndex): Generator<Violation> {
+export function* checkWriteAnswers(history: HistoryIndex, settings: Settings): Generator<Violation> {
   const committed = new Map<Request, LoggedWrite<WriteChange>>()
   for (const write of history.writes) {
     const { change, by } = write
@@ -121,9 +121,11 @@ export function* checkWriteAnswers(history: HistoryIndex): Generator<Violation> 
       }
     }
   }
+  const isCareless = carelessTimes(history, settings)
   for (const request of history.requests) {
     const { asked, answered } = request
     if (asked.what !== 'write' || answered?.outcome !== 'won' || committed.has(request)) continue
+    if (isCareless(answered.atUs)) continue
     yield {
       kind: 'won-write-missing',
       sentence: `${asked.client} was told that its write under ${asked.lease} #${asked.token} to row ${asked.row} was committed, and it was not.`,
@@ -139,4 +141,18 @@ function isOf({ change }: LoggedWrite<WriteChange>, { asked }: Request): boolean
     asked.token === change.token &&
     (asked.row === undefined || asked.row === change.row)
   )
+}
+
+/** A fault is written down a moment after it was begun. */
+const beginsEarlierUs = 1_000_000
+
+/** Whether the server did not wait for the disk then. */
+function carelessTimes(history: HistoryIndex, { carelessFaults }: Settings): (atUs: number) => boolean {
+  const faults = history.faults.filter(({ fault }) => carelessFaults.includes(fault))
+  const times: { fromUs: number; toUs: number }[] = []
+  for (const { phase, atUs } of faults) {
+    if (phase === 'begins') times.push({ fromUs: atUs - beginsEarlierUs, toUs: Number.POSITIVE_INFINITY })
+    else if (times.length > 0) times.at(-1)!.toUs = atUs
+  }
+  return (atUs) => times.some(({ fromUs, toUs }) => atUs >= fromUs && atUs <= toUs)
 }

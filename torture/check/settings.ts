@@ -7,6 +7,7 @@ export function withDefaults(options: CheckOptions): Settings {
   return {
     slackUs: options.slackUs ?? 5_000,
     settleWithinUs: options.settleWithinUs ?? 20_000_000,
+    carelessFaults: options.carelessFaults ?? ['async-commit'],
     sequenceOf: (lease) => options.sequenceOf?.(lease) ?? 'default',
   }
 }

@@ -94,6 +94,11 @@ export interface CheckOptions {
    * brought back; beside three TTLs. Default: 20 s.
    */
   readonly settleWithinUs?: number
+  /**
+   * Faults that let the server answer the applications' commits before they are on disk. A crash takes away what was answered during
+   * one of these, except for what fencepost itself has answered. Default: `async-commit`.
+   */
+  readonly carelessFaults?: readonly string[]
   /** Which sequence a lease draws its tokens from. Default: one for all. */
   readonly sequenceOf?: (lease: string) => string
 }

@@ -7,10 +7,9 @@ import { outcomeOf } from './outcome.ts'
 import { Recorder } from './recorder.ts'
 import type { ClientSettings, Message, Word } from './settings.ts'
 import { arm, stand } from './steps.ts'
-import { type Surroundings, work } from './worker.ts'
+import { type Surroundings, work, workers } from './worker.ts'
 import { Writer } from './writer.ts'
 
-const workers = 3
 const sampleEveryMs = 15
 
 const settings = JSON.parse(process.argv[2]!) as ClientSettings

@@ -26,6 +26,8 @@ export interface WritePlan {
   readonly lease: string
   readonly rows: readonly string[]
   readonly readsMuch: boolean
+  /** How long the server lets the transaction be silent; undefined: a TTL. */
+  readonly silenceMs: number | undefined
   readonly pauseMs: number
 }
 
@@ -45,6 +47,9 @@ const ways: readonly WriteWay[] = [
   'by hand',
   'statement',
 ]
+/** Longer than a TTL: what is silent for so long has lost its lease to somebody else, if its fence does not hold. */
+export const longSilenceMs = 4000
+
 const ttlsMs = [300, 500, 500, 800, 1200, 2000]
 const endings: readonly Round['ending'][] = [
   ...Array<'release'>(11).fill('release'),
@@ -75,6 +80,31 @@ export function drawRound(stream: Stream, leases: readonly string[], fixedTtlMs?
   }
 }
 
+/**
+ * A round on a lease that nobody waits for, and that so is free between two terms: many ask for it at the same moment. Where somebody
+ * waits, a lease goes from hand to hand and there is no race for it.
+ */
+export function drawQuickRound(stream: Stream, lease: string, fixedTtlMs?: number): Round {
+  const drawnMs = stream.pick(ttlsMs)
+  const { rows, way, ...write } = drawWrite(stream, lease)
+  return {
+    leases: [lease],
+    way: 'try',
+    ttlMs: fixedTtlMs ?? drawnMs,
+    waitMs: 0,
+    maxHoldMs: undefined,
+    transactions: stream.chance(0.5)
+      ? [{ ...write, way, rows: rows.slice(0, 1), readsMuch: false, pauseMs: 0 }]
+      : [],
+    isParallel: false,
+    idleMs: 0,
+    ending: stream.chance(0.03) ? 'let expire' : 'release',
+    isSorry: stream.chance(0.1),
+    insists: false,
+    restMs: stream.whole(1, 20),
+  }
+}
+
 function drawWrite(stream: Stream, lease: string): WritePlan {
   const rows = stream.shuffled(rowsOf(lease))
   return {
@@ -82,6 +112,7 @@ function drawWrite(stream: Stream, lease: string): WritePlan {
     lease,
     rows: rows.slice(0, stream.whole(1, rows.length)).toSorted(),
     readsMuch: stream.chance(0.2),
+    silenceMs: stream.chance(0.4) ? longSilenceMs : undefined,
     pauseMs: stream.chance(0.3) ? stream.whole(1, 40) : 0,
   }
 }

@@ -19,6 +19,9 @@ export type Message = Order | { readonly order: 'arm'; readonly step: Step }
 /** What it says. */
 export type Word = { readonly say: 'ready' } | { readonly say: 'at'; readonly step: Step }
 
+/** The lease that nobody waits for. */
+export const quickLease = 'quick'
+
 /** How many rows of `torture.row` are written under each lease. */
 export const rowsPerLease = 3
 

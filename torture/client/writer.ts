@@ -1,7 +1,13 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Kysely, PostgresDialect, sql } from 'kysely'
 import { Pool, type PoolClient, Query } from 'pg'
-import { FencedRepository, type Fence, type Lease, fencedTransaction } from '../../src/index.ts'
+import {
+  FencedRepository,
+  type Fence,
+  type FenceBounds,
+  type Lease,
+  fencedTransaction,
+} from '../../src/index.ts'
 import type { Answered } from '../history.ts'
 import { outcomeOf, outcomeOfCommit } from './outcome.ts'
 import type { Recorder } from './recorder.ts'
@@ -94,15 +100,16 @@ export class Writer {
   }
 
   async #fenced(lease: Lease, plan: WritePlan, writes: readonly Write[]): Promise<void> {
+    const bounds = boundsOf(plan)
     const work = (session: PoolClient): Promise<void> => this.#work(session, lease, plan, writes)
     switch (plan.way) {
       case 'pool':
-        return lease.transaction(this.#pool, work)
+        return lease.transaction(this.#pool, work, bounds)
       case 'careless':
         // Only the term, without what the process knows of it: nothing but the database can refuse this.
-        return fencedTransaction({ term: lease.term }, this.#pool, work)
+        return fencedTransaction({ term: lease.term }, this.#pool, work, bounds)
       case 'kysely':
-        return lease.transaction(this.#db, (tx) => this.#workInKysely(tx, lease, plan, writes))
+        return lease.transaction(this.#db, (tx) => this.#workInKysely(tx, lease, plan, writes), bounds)
       case 'statement': {
         const [{ row, op }] = writes as [Write]
         await this.#writes.insert(lease, { lease: lease.name, row, client: this.#client, op })
@@ -130,7 +137,7 @@ export class Writer {
       try {
         await session.query('begin')
         at('after begin')
-        await lease.fence(session)
+        await lease.fence(session, boundsOf(plan))
         await this.#work(session, lease, plan, writes)
       } catch (error) {
         await session.query('rollback').then(
@@ -200,6 +207,10 @@ export class Writer {
     this.#dawdleMs = 0
     return forMs
   }
+}
+
+function boundsOf({ silenceMs }: WritePlan): FenceBounds {
+  return silenceMs === undefined ? {} : { idleTimeout: silenceMs }
 }
 
 /** Reads a large result, and is met in the middle of it. */

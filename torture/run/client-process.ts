@@ -29,6 +29,9 @@ export class ClientProcess implements TortureClient {
   readonly proxy: TcpProxy
   /** Settles with the code or signal. */
   readonly ended: Promise<number | NodeJS.Signals>
+  /** Settles when it has begun to work, or has ended before. */
+  readonly ready: Promise<void>
+  readonly #begun = Promise.withResolvers<void>()
   readonly #child: ChildProcess
   readonly #waiting: { readonly step: Step; readonly tell: (step: Step | undefined) => void }[] = []
   #isRunning = true
@@ -50,6 +53,7 @@ export class ClientProcess implements TortureClient {
     // A message to a process that has just been killed does not arrive, which is no news.
     this.#child.on('error', () => {})
     this.ended = this.#untilEnded()
+    this.ready = this.#begun.promise
   }
 
   get pid(): number {
@@ -81,7 +85,7 @@ export class ClientProcess implements TortureClient {
   }
 
   #hear(word: Word): void {
-    if (word.say !== 'at') return
+    if (word.say === 'ready') return this.#begun.resolve()
     const place = this.#waiting.findIndex(({ step }) => step === word.step)
     if (place !== -1) this.#waiting.splice(place, 1)[0]!.tell(word.step)
   }
@@ -89,6 +93,7 @@ export class ClientProcess implements TortureClient {
   async #untilEnded(): Promise<number | NodeJS.Signals> {
     const [code, signal] = (await once(this.#child, 'exit')) as [number | null, NodeJS.Signals | null]
     this.#isRunning = false
+    this.#begun.resolve()
     alive.delete(this.#child)
     for (const { tell } of this.#waiting.splice(0)) tell(undefined)
     return signal ?? code ?? 0

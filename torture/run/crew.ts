@@ -44,6 +44,7 @@ export class Crew {
       crew.#proxies.push(await TcpProxy.start(options.urlOf(place)))
       crew.#start(place)
     }
+    await Promise.all(crew.clients.map((client) => client.ready))
     return crew
   }
 

@@ -60,7 +60,8 @@ ${Object.entries(groups)
   .map(([group, names]) => `                    ${group.padEnd(9)} ${wrapped(names, 68, 30)}`)
   .join('\n')}
   --clients N     client processes, 1 to 32, default 5
-  --leases N      leases that they fight over, 1 to 64, default 5
+  --leases N      leases that they wait for, 1 to 64, default 5; there is one more that
+                  nobody waits for
   --ttl MS        the TTL of every lease, 200 to 60000; default: a mix of 300 to 2000
   --liveness      asks whether everything gets going again: in the second half there are no
                   faults, or one that stays

@@ -1,8 +1,9 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import { check, checkLiveness, type Verdict } from '../check/check.ts'
+import { checkLiveness, type Verdict } from '../check/check.ts'
 import type { LivenessBounds } from '../check/verdict.ts'
 import type { Control } from '../controls/control.ts'
 import { clientFaults } from '../faults/kinds.ts'
+import { longSilenceMs } from '../client/round.ts'
 import { poolerReason } from '../faults/pooler.ts'
 import type { Casualty } from './crew.ts'
 import type { Figures } from './figures.ts'
@@ -73,7 +74,7 @@ export async function run(
   if (verdict === undefined) {
     await crew.stop(stopWithinMs)
     await judge.readOn()
-    verdict = check(judge.events)
+    verdict = judge.verdict()
     if (bounds !== undefined && verdict.violations.length === 0) {
       verdict = { ...verdict, violations: checkLiveness(judge.events, bounds) }
     }
@@ -118,13 +119,13 @@ class Playing {
     while (this.elapsedMs < ms && !this.#interrupted.aborted && crew.casualties.length === 0) {
       // oxlint-disable no-await-in-loop -- Until it is over.
       await pause(Math.min(readEveryMs, ms - this.elapsedMs), this.#interrupted)
-      await judge.readOn()
+      const isRead = await judge.tryToReadOn()
       // oxlint-enable no-await-in-loop
       this.#tell(this.elapsedMs, judge.figures)
       const mayJudge = this.#options.control !== undefined || this.#judgedMs < this.elapsedMs * judgingShare
-      if (!mayJudge) continue
+      if (!mayJudge || !isRead) continue
       const sinceMs = performance.now()
-      const verdict = check(judge.events)
+      const verdict = judge.verdict()
       this.#judgedMs += performance.now() - sinceMs
       const { control } = this.#options
       if (control === undefined ? verdict.violations.length > 0 : isCaught(control, verdict)) return verdict
@@ -161,8 +162,8 @@ function boundsFrom({ ttlMs = 2000 }: TortureOptions, gone: readonly string[]): 
   return {
     healedAtUs: Date.now() * 1000,
     ttlUs: ttlMs * 1000,
-    // What a client is told to dawdle, and what the server allows it to be silent after that: a TTL.
-    longestTransactionUs: (3000 + ttlMs) * 1000,
+    // What a client is told to dawdle, and what the server allows it to be silent after that.
+    longestTransactionUs: (3000 + Math.max(ttlMs, longSilenceMs)) * 1000,
     // Connections that were lost are tried again, with a pause that grows, and a request may take its two seconds until it is given up.
     retryUs: 5_000_000,
     gone,

@@ -2,7 +2,7 @@ import { chmod, cp, mkdir, mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { Fencepost } from '../../src/index.ts'
-import { rowsOf } from '../client/settings.ts'
+import { quickLease, rowsOf } from '../client/settings.ts'
 import { applyControl } from '../controls/apply-control.ts'
 import { controlVariable, registerPath } from '../controls/controls.ts'
 import { LogReader } from '../decode/log-reader.ts'
@@ -62,7 +62,8 @@ export class Stage implements AsyncDisposable {
       env: control === undefined ? {} : { [controlVariable]: control.name },
     })
     stack.defer(() => crew.close())
-    const judge = new Judge(server, folder, log)
+    const isNeverDurable = control?.provocation.settings?.['synchronous_commit'] === 'off'
+    const judge = new Judge(server, folder, log, isNeverDurable)
     return new Stage(directory, stack.move(), { server, crew, folder, judge })
   }
 
@@ -92,7 +93,7 @@ async function prepare(
     await createTortureTables(client)
     if (control !== undefined) await applyControl(client, control)
     const log = await LogReader.create(client)
-    const rows = leases.flatMap((lease) => rowsOf(lease).map((row) => ({ lease, row })))
+    const rows = [...leases, quickLease].flatMap((lease) => rowsOf(lease).map((row) => ({ lease, row })))
     await client.query(
       'insert into torture.row (row, lease) select row, lease from jsonb_to_recordset($1) as r (row text, lease text)',
       [JSON.stringify(rows)],
