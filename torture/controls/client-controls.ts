@@ -31,7 +31,7 @@ export const clientControls: readonly Control[] = [
       'the question of a waiter whose wake-up has not come: it sleeps until it is told, and behind a pooler nobody tells.',
     caughtAs: ['not-told'],
     mode: 'liveness',
-    provocation: { clients: 4, leases: 2, ttlMs: 500, seconds: 30, faults: [], pooler: true },
+    provocation: { clients: 4, leases: 2, ttlMs: 500, seconds: 26, faults: [], pooler: true },
     modules: {
       'lease/one-lease.ts': [
         {
