@@ -68,7 +68,7 @@ export function drawRound(stream: Stream, leases: readonly string[], fixedTtlMs?
     leases: wanted,
     way,
     ttlMs,
-    waitMs: stream.pick([300, 1000, 3000, 60_000]),
+    waitMs: stream.pick([300, 1000, 3000, 20_000]),
     maxHoldMs: stream.chance(0.1) ? stream.whole(ttlMs, 2 * ttlMs) : undefined,
     transactions: Array.from({ length: stream.whole(1, 4) }, () => drawWrite(stream, stream.pick(wanted))),
     isParallel: stream.chance(0.25),

@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { Fencepost, Lease } from '../../src/index.ts'
+import type { AcquireOptions, Fencepost, Lease } from '../../src/index.ts'
 import { Stream } from '../run/stream.ts'
 import { outcomeOf } from './outcome.ts'
 import type { Recorder } from './recorder.ts'
@@ -80,10 +80,9 @@ async function take(here: Surroundings, fencepost: Fencepost, round: Round): Pro
   const { recorder } = here
   const { ttlMs: ttl, waitMs: wait, maxHoldMs } = round
   const options = { ttl, ...(maxHoldMs === undefined ? {} : { maxHold: maxHoldMs }) }
-  const waiting = { wait, signal: here.stopping }
   const ops = round.leases.map((lease) => recorder.asked('acquire', lease))
   try {
-    const held = await taken(fencepost, round, { ...options, ...waiting })
+    const held = await taken(fencepost, round, { ...options, wait, signal: here.stopping })
     if (held === null) {
       for (const op of ops) recorder.answered(op, 'busy')
       return []
@@ -106,9 +105,9 @@ async function take(here: Surroundings, fencepost: Fencepost, round: Round): Pro
 async function taken(
   fencepost: Fencepost,
   { leases, way }: Round,
-  options: { ttl: number; wait: number; signal: AbortSignal; maxHold?: number },
+  options: AcquireOptions,
 ): Promise<Lease[] | null> {
-  const { wait: _, signal: __, ...trying } = options
+  const { wait: _wait, signal: _signal, ...trying } = options
   switch (way) {
     case 'acquire':
       return [await fencepost.acquire(leases[0]!, options)]

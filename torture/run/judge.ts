@@ -2,7 +2,7 @@ import type { Client } from 'pg'
 import { LogReader } from '../decode/log-reader.ts'
 import type { TortureServer } from '../faults/fault.ts'
 import { inSession, insist } from '../faults/nemesis-session.ts'
-import { check, type Verdict } from '../check/check.ts'
+import { check, checkLiveness, type LivenessBounds, type Verdict } from '../check/check.ts'
 import type { HistoryEvent } from '../history.ts'
 import { Counting, type Figures } from './figures.ts'
 import type { HistoryFolder } from './history-folder.ts'
@@ -90,7 +90,8 @@ export class Judge {
     }
   }
 
-  verdict(): Verdict {
+  /** With bounds: also whether everything goes on. */
+  verdict(bounds?: LivenessBounds): Verdict {
     const verdict = check(this.#events)
     const spans = this.#isNeverDurable
       ? [{ fromUs: 0, toUs: Number.POSITIVE_INFINITY }]
@@ -100,6 +101,7 @@ export class Judge {
       const { atUs } = piece.find((event) => event.kind === 'answered') ?? { atUs: 0 }
       return spans.every(({ fromUs, toUs }) => atUs < fromUs || atUs > toUs)
     })
+    if (bounds !== undefined) violations.push(...checkLiveness(this.#events, bounds))
     return { ...verdict, violations }
   }
 

@@ -1,6 +1,6 @@
 import { writeFile } from 'node:fs/promises'
 import { styleText } from 'node:util'
-import { renderVerdict } from '../check/check.ts'
+import { renderVerdict, type Verdict } from '../check/check.ts'
 import type { Figures } from './figures.ts'
 import type { TortureOptions } from './options.ts'
 import type { Outcome } from './run.ts'
@@ -91,7 +91,7 @@ export function summary(options: TortureOptions, outcome: Outcome): string {
     found === 0
       ? green('no violation')
       : [
-          ...(verdict.violations.length > 0 ? [renderVerdict(verdict)] : []),
+          ...(verdict.violations.length > 0 ? [violationsOf(verdict)] : []),
           ...casualties.map(({ client, what }) => `client ${client} ${what}`),
           '',
           red(`${found} found.`),
@@ -122,6 +122,11 @@ export async function writeReport(file: string, options: TortureOptions, outcome
     ...{ violations: verdict.violations, casualties, summary: verdict.summary },
   }
   await writeFile(file, `${JSON.stringify(report, undefined, 1)}\n`)
+}
+
+/** The numbers, which come last, stand above already. */
+function violationsOf(verdict: Verdict): string {
+  return renderVerdict(verdict).split('\n\n').slice(0, -1).join('\n\n')
 }
 
 function row(name: string, text: string): string {

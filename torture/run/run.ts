@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import { checkLiveness, type Verdict } from '../check/check.ts'
+import type { Verdict } from '../check/check.ts'
 import type { LivenessBounds } from '../check/verdict.ts'
 import type { Control } from '../controls/control.ts'
 import { clientFaults } from '../faults/kinds.ts'
@@ -59,14 +59,14 @@ export async function run(
   let verdict: Verdict | undefined
   let bounds: LivenessBounds | undefined
   try {
-    verdict = await playing.until(options.liveness ? options.seconds * 500 : options.seconds * 1000)
+    verdict = await playing.until(faultsForMs(options))
   } finally {
     await nemesis.end()
   }
   if (options.liveness && verdict === undefined && !interrupted.aborted) {
     const last = await lasting(stage, options.seed)
     bounds = boundsFrom(options, last.gone)
-    verdict = await playing.until(options.seconds * 1000)
+    verdict = await playing.until(options.seconds * 1000, bounds)
     await last.heal()
   }
   const ranForMs = playing.elapsedMs
@@ -74,10 +74,7 @@ export async function run(
   if (verdict === undefined) {
     await crew.stop(stopWithinMs)
     await judge.readOn()
-    verdict = judge.verdict()
-    if (bounds !== undefined && verdict.violations.length === 0) {
-      verdict = { ...verdict, violations: checkLiveness(judge.events, bounds) }
-    }
+    verdict = judge.verdict(bounds)
   }
   const { casualties } = crew
   const isBad = verdict.violations.length + casualties.length > 0
@@ -114,7 +111,7 @@ class Playing {
   }
 
   /** Lets it go on until then, or until something is found: that is returned, and nothing else. */
-  async until(ms: number): Promise<Verdict | undefined> {
+  async until(ms: number, bounds?: LivenessBounds): Promise<Verdict | undefined> {
     const { crew, judge } = this.#stage
     while (this.elapsedMs < ms && !this.#interrupted.aborted && crew.casualties.length === 0) {
       // oxlint-disable no-await-in-loop -- Until it is over.
@@ -125,7 +122,7 @@ class Playing {
       const mayJudge = this.#options.control !== undefined || this.#judgedMs < this.elapsedMs * judgingShare
       if (!mayJudge || !isRead) continue
       const sinceMs = performance.now()
-      const verdict = judge.verdict()
+      const verdict = judge.verdict(bounds)
       this.#judgedMs += performance.now() - sinceMs
       const { control } = this.#options
       if (control === undefined ? verdict.violations.length > 0 : isCaught(control, verdict)) return verdict
@@ -136,10 +133,11 @@ class Playing {
 
 function startNemesis(
   { crew, server, folder }: Stage,
-  { seed, seconds, liveness, faults }: TortureOptions,
+  options: TortureOptions,
   isPossible: (fault: string) => boolean,
 ): Nemesis {
-  const untilMs = seconds * (liveness ? 500 : 1000)
+  const { seed, faults } = options
+  const untilMs = faultsForMs(options)
   // What is not possible is planned all the same: the others are then the same ones on each machine.
   const overlapping = planOverlapping(
     seed,
@@ -158,14 +156,20 @@ function startNemesis(
   })
 }
 
+/** When nothing more is done on purpose, but for what lasts. */
+function faultsForMs({ liveness, faults, seconds }: TortureOptions): number {
+  if (!liveness) return seconds * 1000
+  return faults.length === 0 ? 0 : seconds * 500
+}
+
 function boundsFrom({ ttlMs = 2000 }: TortureOptions, gone: readonly string[]): LivenessBounds {
   return {
     healedAtUs: Date.now() * 1000,
     ttlUs: ttlMs * 1000,
     // What a client is told to dawdle, and what the server allows it to be silent after that.
-    longestTransactionUs: (3000 + Math.max(ttlMs, longSilenceMs)) * 1000,
+    longestTransactionUs: Math.max(3000, ttlMs, longSilenceMs) * 1000,
     // Connections that were lost are tried again, with a pause that grows, and a request may take its two seconds until it is given up.
-    retryUs: 5_000_000,
+    retryUs: 3_000_000,
     gone,
   }
 }
