@@ -29,9 +29,9 @@ export const clientControls: readonly Control[] = [
     name: 'listen-only-waiter',
     without:
       'the question of a waiter whose wake-up has not come: it sleeps until it is told, and behind a pooler nobody tells.',
-    caughtAs: ['not-told'],
+    caughtAs: ['not-told', 'not-granted'],
     mode: 'liveness',
-    provocation: { clients: 4, leases: 2, ttlMs: 500, seconds: 26, faults: [], pooler: true },
+    provocation: { clients: 4, leases: 2, ttlMs: 500, seconds: 40, faults: [], pooler: true },
     modules: {
       'lease/one-lease.ts': [
         {

@@ -38,6 +38,8 @@ interface Unavailable {
   readonly why: string
 }
 
+const nothing = { heal: async () => {}, gone: [] }
+
 /** Told while it goes on. */
 export type Progress = (elapsedMs: number, figures: Figures) => void
 
@@ -64,7 +66,7 @@ export async function run(
     await nemesis.end()
   }
   if (options.liveness && verdict === undefined && !interrupted.aborted) {
-    const last = await lasting(stage, options.seed)
+    const last = options.faults.length === 0 ? nothing : await lasting(stage, options.seed)
     bounds = boundsFrom(options, last.gone)
     verdict = await playing.until(options.seconds * 1000, bounds)
     await last.heal()
@@ -77,7 +79,7 @@ export async function run(
     verdict = judge.verdict(bounds)
   }
   const { casualties } = crew
-  const isBad = verdict.violations.length + casualties.length > 0
+  const isBad = verdict.violations.length + casualties.length > 0 && options.control === undefined
   const keptIn = options.keep !== undefined || isBad ? await stage.keep(options.keep) : undefined
   return {
     ...{ ranForMs, processes: crew.started, figures: judge.figures, missed: nemesis.missed },
