@@ -2,7 +2,7 @@
 import { UsageError, readOptions, usage } from './run/options.ts'
 import type { TortureOptions } from './run/options.ts'
 import { heading, progressLine, rerun, summary, writeReport } from './run/report.ts'
-import { run } from './run/run.ts'
+import { isCaught, run } from './run/run.ts'
 
 const tellEveryMs = 10_000
 
@@ -34,20 +34,22 @@ async function torture(options: TortureOptions): Promise<number> {
   console.log(summary(options, outcome))
   if (options.report !== undefined) await writeReport(options.report, options, outcome)
   const found = outcome.verdict.violations.length + outcome.casualties.length
-  if (options.control !== undefined) return toldOfControl(options.control.name, found > 0, outcome.ranForMs)
+  if (options.control !== undefined) {
+    return toldOfControl(options.control.name, isCaught(options.control, outcome.verdict), outcome.ranForMs)
+  }
   if (found === 0) return 0
   console.log(`\nAgain: ${rerun(options)}\nHistories and logs: ${outcome.keptIn}`)
   return 1
 }
 
-function toldOfControl(name: string, isCaught: boolean, afterMs: number): number {
+function toldOfControl(name: string, isFound: boolean, afterMs: number): number {
   const seconds = (afterMs / 1000).toFixed(1)
   console.log(
-    isCaught
+    isFound
       ? `\nThe control ${name} was caught after ${seconds} s.`
       : `\nThe control ${name} was not caught in ${seconds} s.`,
   )
-  return isCaught ? 0 : 1
+  return isFound ? 0 : 1
 }
 
 /** A line now and then; in a terminal one that changes. */

@@ -11,8 +11,19 @@ const sound = useDatabase()
 
 function weakenedBy(control: string): TestDatabase {
   const database = useDatabase()
-  beforeAll(async () => applyControl(await database.session(), control))
+  beforeAll(async () => {
+    await createTables(database)
+    await applyControl(await database.session(), control)
+  })
   return database
+}
+
+/** Those of the suite's clients. */
+async function createTables(database: TestDatabase): Promise<void> {
+  await database.query(`
+    create schema torture;
+    create table torture.write (lease text, token bigint, row text, client text, op integer);
+    create table torture.row (row text primary key, lease text, stamp bigint)`)
 }
 
 /** What came of a statement: its SQLSTATE, where it was refused. */
@@ -74,53 +85,88 @@ async function giveBack(
 describe('a fence that does not lock', () => {
   const predicate = weakenedBy('token-predicate')
   const unlocked = weakenedBy('fence-without-lock')
+  beforeAll(() => createTables(sound))
 
-  /** A holder writes, is silent for a TTL, and commits when somebody else has taken over; and then it tries once more. */
-  async function writeAcrossTakeOver(database: TestDatabase): Promise<Record<string, unknown>> {
+  interface Across {
+    /** Why the newer term was not granted; undefined when it was. */
+    readonly refusal: string | undefined
+    /** What came of the older term's write and of its commit after that. */
+    readonly write: string
+    readonly commit: string
+    /** What comes of another transaction under the older term. */
+    readonly nextFence: string
+    readonly nextWrite: string | undefined
+  }
+
+  /** A holder has a fenced transaction open, is silent for a TTL, and goes on when somebody else has asked for the lease. */
+  async function writeAcrossTakeOver(
+    database: TestDatabase,
+    when: 'before the take-over' | 'after it',
+    isProtected: boolean,
+  ): Promise<Across> {
     const [name] = freshNames(1)
-    await database.query('create table if not exists written (by text not null)')
-    await database.query('select fencepost.protect($1, $2)', ['written', name])
     const former = await SqlHolder.join(database.pool)
     const next = await SqlHolder.join(database.pool)
     const token = await former.take(name!)
     const session = await database.session()
-    const write = (): Promise<unknown> => session.query(`insert into written values ('former')`)
+    const write = (): Promise<string> =>
+      outcomeOf(
+        session.query(
+          'insert into torture.write (lease, token, row, client, op) values ($1, $2, $1, $1, 1)',
+          [name, token.toString()],
+        ),
+      )
+    if (isProtected) await database.query(`select fencepost.protect('torture.write', $1)`, [name])
     await session.query('begin')
     await former.fence(session, name!, token)
-    await write()
+    let written = when === 'before the take-over' ? await write() : ''
     await former.expire()
     const [takeOver] = await next.acquire(name!)
-    const { rows } = await database.pool.query('select from written')
-    expect(rows, 'nothing was committed before the newer term').toEqual([])
-    await session.query('commit')
-    const stale = (await database.pool.query('select from written')).rows.length
+    if (when === 'after it') written = await write()
+    const commit = await outcomeOf(session.query('commit'))
     await session.query('begin')
-    const lateFence = await outcomeOf(former.fence(session, name!, token))
-    const lateWrite = lateFence === 'done' ? await outcomeOf(write()) : undefined
+    const nextFence = await outcomeOf(former.fence(session, name!, token))
+    const nextWrite = nextFence === 'done' ? await write() : undefined
     await session.query('rollback')
-    await database.query('drop table written')
-    return { takeOver: takeOver!.reason ?? 'granted', stale, lateFence, lateWrite }
+    if (isProtected) await database.query(`select fencepost.unprotect('torture.write')`)
+    const refusal = takeOver!.reason ?? undefined
+    return { refusal, write: written, commit, nextFence, nextWrite }
   }
 
-  test('lets an older term commit after a newer one was granted', async () => {
-    // The row that is there was committed under the only term there is.
-    expect(await writeAcrossTakeOver(sound)).toEqual({
-      takeOver: 'draining',
-      stale: 1,
-      lateFence: 'FP002',
-      lateWrite: undefined,
+  const done = { write: 'done', commit: 'done' }
+
+  test.each([true, false])(
+    'lets an older term commit after a newer one was granted (protected: %s)',
+    async (isProtected) => {
+      expect(await writeAcrossTakeOver(sound, 'before the take-over', isProtected)).toEqual({
+        ...done,
+        refusal: 'draining',
+        nextFence: 'FP002',
+      })
+      expect(await writeAcrossTakeOver(unlocked, 'before the take-over', isProtected)).toEqual({
+        ...done,
+        nextFence: 'FP001',
+      })
+      expect(await writeAcrossTakeOver(predicate, 'before the take-over', isProtected)).toEqual({
+        ...done,
+        nextFence: 'done',
+        nextWrite: 'FP001',
+      })
+    },
+  )
+
+  test('keeps a write out that begins later, only where the write itself compares', async () => {
+    expect(await writeAcrossTakeOver(sound, 'after it', false)).toMatchObject({
+      ...done,
+      refusal: 'draining',
     })
-    expect(await writeAcrossTakeOver(unlocked)).toEqual({
-      takeOver: 'granted',
-      stale: 1,
-      lateFence: 'FP001',
-      lateWrite: undefined,
+    expect(await writeAcrossTakeOver(unlocked, 'after it', false)).toMatchObject({
+      ...done,
+      refusal: undefined,
     })
-    expect(await writeAcrossTakeOver(predicate)).toEqual({
-      takeOver: 'granted',
-      stale: 1,
-      lateFence: 'done',
-      lateWrite: 'FP001',
+    expect(await writeAcrossTakeOver(predicate, 'after it', false)).toMatchObject({
+      write: 'FP001',
+      refusal: undefined,
     })
   })
 })
@@ -140,15 +186,21 @@ describe('a fence that compares the token alone', () => {
     await former.expire()
     await sessions[1].query('begin')
     const secondFence = await outcomeOf(former.fence(sessions[1], name!, token))
+    // An error is told before the transaction's locks are gone.
+    if (secondFence !== 'done') await sessions[1].query('rollback')
     await sessions[0].query('commit')
     const [takeOver] = await next.acquire(name!)
     await sessions[1].query('rollback')
-    return { secondFence, takeOver: takeOver!.reason ?? 'granted' }
+    if (takeOver!.token === null) await next.take(name!)
+    await sessions[1].query('begin')
+    const staleFence = await outcomeOf(former.fence(sessions[1], name!, token))
+    await sessions[1].query('rollback')
+    return { secondFence, takeOver: takeOver!.reason ?? 'granted', staleFence }
   }
 
   test('keeps the next holder out for as long as its transactions overlap', async () => {
-    expect(await overlap(sound)).toEqual({ secondFence: 'FP002', takeOver: 'granted' })
-    expect(await overlap(weak)).toEqual({ secondFence: 'done', takeOver: 'draining' })
+    expect(await overlap(sound)).toEqual({ secondFence: 'FP002', takeOver: 'granted', staleFence: 'FP001' })
+    expect(await overlap(weak)).toEqual({ secondFence: 'done', takeOver: 'draining', staleFence: 'FP001' })
   })
 })
 

@@ -15,6 +15,8 @@ export interface Round {
   readonly ending: 'release' | 'hand over' | 'let expire' | 'close'
   /** Once more under the same term, when it is over. */
   readonly isSorry: boolean
+  /** Again and again under the same term, until it is told that it is over, and in transactions that overlap. */
+  readonly insists: boolean
   readonly restMs: number
 }
 
@@ -73,6 +75,7 @@ export function drawRound(stream: Stream, leases: readonly string[], fixedTtlMs?
     idleMs: stream.chance(0.15) ? stream.whole(1, 400) : 0,
     ending: stream.pick(endings),
     isSorry: stream.chance(0.3),
+    insists: stream.chance(0.1),
     restMs: stream.chance(0.5) ? stream.whole(1, 60) : 0,
   }
 }
@@ -97,6 +100,7 @@ export function drawQuickRound(stream: Stream, lease: string, fixedTtlMs?: numbe
     idleMs: 0,
     ending: stream.chance(0.03) ? 'let expire' : 'release',
     isSorry: stream.chance(0.1),
+    insists: false,
     restMs: stream.whole(1, 20),
   }
 }

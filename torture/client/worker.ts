@@ -3,10 +3,13 @@ import type { AcquireOptions, Fencepost, Lease } from '../../src/index.ts'
 import { Stream } from '../run/stream.ts'
 import { outcomeOf } from './outcome.ts'
 import type { Recorder } from './recorder.ts'
-import { type Round, drawQuickRound, drawRound } from './round.ts'
-import { type ClientSettings, quickLease } from './settings.ts'
+import { type Round, type WritePlan, drawQuickRound, drawRound } from './round.ts'
+import { type ClientSettings, quickLease, rowsOf } from './settings.ts'
 import { at } from './steps.ts'
 import type { Writer } from './writer.ts'
+
+const insistentStrands = 3
+const insistentPauseMs = 20
 
 /** What the workers of a client share. */
 export interface Surroundings {
@@ -53,11 +56,23 @@ async function playRound(here: Surroundings, round: Round): Promise<void> {
   await end(here, held, round)
   // A program that has not understood that its term is over.
   const [plan] = round.transactions
-  if (round.isSorry && plan !== undefined) {
-    const lease = held.find(({ name }) => name === plan.lease)!
-    await here.writer.write(lease, { ...plan, way: 'careless' })
+  if (plan !== undefined) {
+    const former = held.find(({ name }) => name === plan.lease)!
+    if (round.isSorry) await here.writer.write(former, { ...plan, way: 'careless' })
+    if (round.insists) await insist(here, former, plan)
   }
   // oxlint-enable no-await-in-loop
+}
+
+/** Several strands, so that there is hardly a moment at which none of them has a transaction open: only the fence ends that. */
+async function insist({ writer, stopping }: Surroundings, lease: Lease, plan: WritePlan): Promise<void> {
+  const write = { ...plan, way: 'careless', rows: rowsOf(lease.name), pauseMs: insistentPauseMs } as const
+  await Promise.all(
+    Array.from({ length: insistentStrands }, async () => {
+      // oxlint-disable-next-line no-await-in-loop -- Again and again.
+      while (!stopping.aborted && (await writer.write(lease, write)) === 'won');
+    }),
+  )
 }
 
 /** Takes what the round wants, or nothing. */

@@ -8,6 +8,7 @@ import {
   type Lease,
   fencedTransaction,
 } from '../../src/index.ts'
+import type { Answered } from '../history.ts'
 import { outcomeOf, outcomeOfCommit } from './outcome.ts'
 import type { Recorder } from './recorder.ts'
 import type { WritePlan } from './round.ts'
@@ -62,8 +63,8 @@ export class Writer {
     this.#dawdleMs = forMs
   }
 
-  /** Carries a plan out and records what has come of it. Never throws. */
-  async write(lease: Lease, plan: WritePlan): Promise<void> {
+  /** Carries a plan out, and records and returns what has come of it. Never throws. */
+  async write(lease: Lease, plan: WritePlan): Promise<Answered['outcome']> {
     const rows = plan.way === 'statement' ? plan.rows.slice(0, 1) : plan.rows
     const writes = rows.map((row) => {
       const op = this.#recorder.asked('write', lease.name, { token: lease.token, row })
@@ -77,6 +78,7 @@ export class Writer {
         ...(code === undefined ? {} : { code }),
       })
     }
+    return outcome
   }
 
   async end(): Promise<void> {
@@ -160,8 +162,11 @@ export class Writer {
     const token = lease.token.toString()
     at('after fence')
     const dawdleMs = this.#takeDawdle()
-    // A statement that takes long: silence would be cut off.
-    if (dawdleMs > 0) await session.query('select pg_sleep($1)', [dawdleMs / 1000])
+    // Statements that take long: silence would be cut off. Before the writes and after them.
+    const linger = async (): Promise<void> => {
+      if (dawdleMs > 0) await session.query('select pg_sleep($1)', [dawdleMs / 2000])
+    }
+    await linger()
     if (plan.readsMuch) await readMuch(session)
     for (const [number, { row, op }] of writes.entries()) {
       // oxlint-disable no-await-in-loop -- One after the other, as programs do.
@@ -171,6 +176,7 @@ export class Writer {
       await session.query(stampRow, [lease.name, token, row])
       // oxlint-enable no-await-in-loop
     }
+    await linger()
   }
 
   async #workInKysely(
@@ -181,7 +187,10 @@ export class Writer {
   ): Promise<void> {
     at('after fence')
     const dawdleMs = this.#takeDawdle()
-    if (dawdleMs > 0) await sql`select pg_sleep(${dawdleMs / 1000})`.execute(tx)
+    const linger = async (): Promise<void> => {
+      if (dawdleMs > 0) await sql`select pg_sleep(${dawdleMs / 2000})`.execute(tx)
+    }
+    await linger()
     for (const [number, { row, op }] of writes.entries()) {
       // oxlint-disable no-await-in-loop -- One after the other, as programs do.
       if (number > 0) at('between writes')
@@ -190,6 +199,7 @@ export class Writer {
       await this.#rows.update(tx, row, { lease: lease.name })
       // oxlint-enable no-await-in-loop
     }
+    await linger()
   }
 
   #takeDawdle(): number {

@@ -3,12 +3,12 @@ import { exchange } from './control.ts'
 import { controlNamed } from './controls.ts'
 
 /**
- * Weakens the functions of a database that is there for nothing else. Nothing to do where the control weakens the client alone.
+ * Weakens the functions of a database that is there for nothing else, and has the tables that are written to. Nothing to do where the control weakens the client alone.
  *
  * @throws when a function is not what the control was written for, and then none of them is changed.
  */
 export async function applyControl(client: Client, name: string): Promise<void> {
-  const { functions = {} } = controlNamed(name)
+  const { functions = {}, sql } = controlNamed(name)
   await client.query('begin')
   try {
     // A server that is made to lose what it has not written must not lose this.
@@ -22,6 +22,7 @@ export async function applyControl(client: Client, name: string): Promise<void> 
       // oxlint-disable-next-line no-await-in-loop
       await client.query(exchange(rows[0]!.definition, pieces, signature))
     }
+    if (sql !== undefined) await client.query(sql)
     await client.query('commit')
   } catch (error) {
     await client.query('rollback')

@@ -6,9 +6,9 @@ export const clientControls: readonly Control[] = [
     name: 'trust-from-reply',
     without:
       'the anchor of trust: the TTL is counted from when the answer came, although the database has counted from earlier.',
-    caughtAs: ['trust outlives the lease'],
+    caughtAs: ['trust-outlived-term'],
     mode: 'safety',
-    provocation: { clients: 4, leases: 4, ttlMs: 1000, faults: ['delay', 'black-hole'] },
+    provocation: { clients: 2, leases: 2, ttlMs: 500, faults: ['delay', 'black-hole'] },
     modules: {
       'lease/holder.ts': [
         { out: '    this.#confirm(sentAt)\n  }', in: '    this.#confirm(this.#now())\n  }' },
@@ -29,9 +29,9 @@ export const clientControls: readonly Control[] = [
     name: 'listen-only-waiter',
     without:
       'the question of a waiter whose wake-up has not come: it sleeps until it is told, and behind a pooler nobody tells.',
-    caughtAs: ['stuck waiter'],
+    caughtAs: ['not-told', 'not-granted'],
     mode: 'liveness',
-    provocation: { clients: 4, leases: 1, ttlMs: 1000, faults: [], pooler: true },
+    provocation: { clients: 4, leases: 2, ttlMs: 500, seconds: 40, faults: [], pooler: true },
     modules: {
       'lease/one-lease.ts': [
         {

@@ -1,3 +1,5 @@
+import type { ViolationKind } from '../check/check.ts'
+
 /**
  * A fencepost without one of its safeguards, and what the torture suite has to find wrong with it: a suite that stays green on it
  * would prove nothing by being green.
@@ -6,8 +8,8 @@ export interface Control {
   readonly name: string
   /** What is taken out, in one sentence. */
   readonly without: string
-  /** Violations of which one is enough: by these names the checker reports them. */
-  readonly caughtAs: readonly string[]
+  /** Of which one is enough. */
+  readonly caughtAs: readonly ViolationKind[]
   /** Which promise it breaks: that nothing bad happens, or that something good does. */
   readonly mode: 'safety' | 'liveness'
   readonly provocation: Provocation
@@ -15,16 +17,20 @@ export interface Control {
   readonly functions?: Readonly<Record<string, readonly Piece[]>>
   /** By the path of the module in `src`. */
   readonly modules?: Readonly<Record<string, readonly Piece[]>>
+  /** What the database gets in place of what it loses. */
+  readonly sql?: string
 }
 
 /** Under what it shows fastest. */
-export interface Provocation {
+interface Provocation {
   readonly clients: number
   readonly leases: number
   readonly ttlMs: number
-  /** By the names of the fault kinds; none: the clients alone do it. */
+  /** How long it takes at most. Default: as long as any run. */
+  readonly seconds?: number
+  /** As `--faults` takes them; none: the clients do it by themselves. */
   readonly faults: readonly string[]
-  /** The clients reach the server through PgBouncer in transaction mode. */
+  /** All clients reach the server through PgBouncer in transaction mode. */
   readonly pooler?: boolean
   /** PostgreSQL settings of the server. */
   readonly settings?: Readonly<Record<string, string>>

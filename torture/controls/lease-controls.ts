@@ -14,9 +14,9 @@ export const leaseControls: readonly Control[] = [
     name: 'acquire-without-lock',
     without:
       'the row lock of acquire: it reads that a lease is free and then takes it, as do others who have read the same.',
-    caughtAs: ['overlapping grants'],
+    caughtAs: ['terms-overlap'],
     mode: 'safety',
-    provocation: { clients: 6, leases: 1, ttlMs: 3000, faults: [] },
+    provocation: { clients: 5, leases: 4, ttlMs: 1000, faults: [] },
     functions: {
       [acquire]: [
         {
@@ -43,9 +43,9 @@ export const leaseControls: readonly Control[] = [
   {
     name: 'renewal-by-name',
     without: "the holder's identity in its heartbeat: every holder of the name is renewed, ended or not.",
-    caughtAs: ['revived holder'],
+    caughtAs: ['holder-revived'],
     mode: 'safety',
-    provocation: { clients: 4, leases: 2, ttlMs: 1000, faults: ['pause'] },
+    provocation: { clients: 4, leases: 2, ttlMs: 500, faults: [] },
     functions: {
       [beat]: [
         {
@@ -60,9 +60,9 @@ export const leaseControls: readonly Control[] = [
   {
     name: 'release-without-token',
     without: 'the token of a release: it frees the lease of that name, whoever holds it.',
-    caughtAs: ["release of another's term"],
+    caughtAs: ['freed-by-another'],
     mode: 'safety',
-    provocation: { clients: 4, leases: 2, ttlMs: 1000, faults: [] },
+    provocation: { clients: 4, leases: 2, ttlMs: 500, faults: [] },
     functions: {
       [release]: [
         { out: isMyTerm, in: 'l.name = p_names[1]', times: 2 },
@@ -80,15 +80,19 @@ export const leaseControls: readonly Control[] = [
   {
     name: 'counter-in-the-lease',
     without:
-      'the token sequence: the lease row counts its own terms, and is deleted when nobody holds the lease.',
-    caughtAs: ['token not greater'],
+      'the memory of the token sequence: the next token is one more than the greatest in a lease row, and the rows of free leases are deleted.',
+    caughtAs: ['token-given-twice', 'token-fell'],
     mode: 'safety',
-    provocation: { clients: 3, leases: 1, ttlMs: 1000, faults: [] },
+    provocation: { clients: 3, leases: 6, ttlMs: 500, faults: [] },
     functions: {
-      [acquire]: [
+      'fencepost.draw_tokens(text,integer)': [
         {
-          out: 'v_base := draw_tokens(p_sequence, v_count);',
-          in: 'select max(l.token) into v_base from lease l where l.name = any (v_free);',
+          out:
+            '    update fencepost.token_sequence s set last_token = s.last_token + p_count\n     where s.name = p_sequence\n' +
+            '    returning s.last_token - p_count into v_base;\n    if found then\n      return v_base;\n    end if;',
+          in:
+            '    perform from fencepost.token_sequence s where s.name = p_sequence for update;\n    if found then\n' +
+            '      return (select max(l.token) from fencepost.lease l where l.sequence = p_sequence);\n    end if;',
         },
       ],
       [acquireBatch]: [
@@ -97,7 +101,7 @@ export const leaseControls: readonly Control[] = [
             '  update token_sequence s set last_token = s.last_token + v_count\n   where s.name = p_sequence\n' +
             '  returning s.last_token - v_count + 1 into token;\n  if not found then\n' +
             '    token := draw_tokens(p_sequence, v_count) + 1;\n  end if;',
-          in: '  select max(l.token) + 1 into token from lease l where l.name = any (p_names);',
+          in: '  token := draw_tokens(p_sequence, v_count) + 1;',
         },
       ],
       [release]: [
@@ -105,22 +109,18 @@ export const leaseControls: readonly Control[] = [
           out:
             '        update token_sequence s set last_token = s.last_token + 1\n         where s.name = v_sequence\n' +
             '        returning s.last_token),',
-          in: '        select l.token + 1 as last_token from lease l where l.name = p_names[1]),',
-        },
-      ],
-      'fencepost.grant_next(text[])': [
-        {
-          out: 'v_base := draw_tokens(v_group.sequence, cardinality(v_group.names));',
-          in: 'select max(l.token) into v_base from lease l where l.name = any (v_group.names);',
+          in: '        select draw_tokens(v_sequence, 1) + 1 as last_token),',
         },
       ],
       [beat]: [
         {
           out: '  perform be_certain();',
-          in:
-            '  delete from lease l\n   where l.name in (\n' +
-            '     select idle.name from lease idle where idle.holder_id is null for update skip locked);\n' +
-            '  perform be_certain();',
+          in: `  delete from lease l
+   where l.name in (
+     select idle.name from lease idle left join holder h on h.id = idle.holder_id
+      where idle.holder_id is null or h.ended_at is not null
+        for update of idle skip locked);
+  perform be_certain();`,
         },
       ],
     },
@@ -129,16 +129,9 @@ export const leaseControls: readonly Control[] = [
     name: 'grant-not-durable',
     without:
       'the wait of a grant for the disk where synchronous_commit is off: a crash takes back what was answered.',
-    caughtAs: ['lost grant'],
+    caughtAs: ['won-grant-missing', 'token-given-twice', 'token-told-twice'],
     mode: 'safety',
-    provocation: {
-      clients: 4,
-      leases: 2,
-      ttlMs: 1000,
-      faults: ['crash'],
-      // The longer the server keeps its log in memory, the more is lost with it.
-      settings: { synchronous_commit: 'off', wal_writer_delay: '10s' },
-    },
+    provocation: { clients: 4, leases: 2, ttlMs: 500, faults: ['async-commit'] },
     functions: {
       'fencepost.be_certain()': [
         {

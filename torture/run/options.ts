@@ -89,7 +89,7 @@ export function readOptions(args: readonly string[]): TortureOptions | 'help' {
   const faultNames = values.faults ?? (provoked === undefined ? 'all' : provoked.faults.join(',') || 'none')
   const { faults, pooler } = chosenFaults(faultNames)
   return {
-    seconds: whole('seconds', values.seconds ?? '60', 1, 86_400),
+    seconds: whole('seconds', values.seconds ?? String(provoked?.seconds ?? 60), 1, 86_400),
     seed: checkedSeed(values.seed ?? randomBytes(4).toString('hex')),
     faults,
     faultNames,

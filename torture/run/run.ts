@@ -1,6 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Verdict } from '../check/check.ts'
 import type { LivenessBounds } from '../check/verdict.ts'
+import type { Control } from '../controls/control.ts'
 import { clientFaults } from '../faults/kinds.ts'
 import { longSilenceMs } from '../client/round.ts'
 import { poolerReason } from '../faults/pooler.ts'
@@ -37,6 +38,8 @@ interface Unavailable {
   readonly why: string
 }
 
+const nothing = { heal: async () => {}, gone: [] }
+
 /** Told while it goes on. */
 export type Progress = (elapsedMs: number, figures: Figures) => void
 
@@ -63,7 +66,7 @@ export async function run(
     await nemesis.end()
   }
   if (options.liveness && verdict === undefined && !interrupted.aborted) {
-    const last = await lasting(stage, options.seed)
+    const last = options.faults.length === 0 ? nothing : await lasting(stage, options.seed)
     bounds = boundsFrom(options, last.gone)
     verdict = await playing.until(options.seconds * 1000, bounds)
     await last.heal()
@@ -76,12 +79,17 @@ export async function run(
     verdict = judge.verdict(bounds)
   }
   const { casualties } = crew
-  const isBad = verdict.violations.length + casualties.length > 0
+  const isBad = verdict.violations.length + casualties.length > 0 && options.control === undefined
   const keptIn = options.keep !== undefined || isBad ? await stage.keep(options.keep) : undefined
   return {
     ...{ ranForMs, processes: crew.started, figures: judge.figures, missed: nemesis.missed },
     ...{ casualties, verdict, unavailable, keptIn },
   }
+}
+
+/** Whether what was taken out is what was found: something else would be a finding of its own. */
+export function isCaught({ caughtAs }: Control, { violations }: Verdict): boolean {
+  return violations.some(({ kind }) => caughtAs.includes(kind))
 }
 
 /** The time in which a run goes on. */
@@ -118,7 +126,8 @@ class Playing {
       const sinceMs = performance.now()
       const verdict = judge.verdict(bounds)
       this.#judgedMs += performance.now() - sinceMs
-      if (verdict.violations.length > 0) return verdict
+      const { control } = this.#options
+      if (control === undefined ? verdict.violations.length > 0 : isCaught(control, verdict)) return verdict
     }
     return undefined
   }

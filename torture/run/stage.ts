@@ -90,8 +90,8 @@ async function prepare(
   await Fencepost.migrate({ connectionString: server.url })
   const client = await server.session()
   try {
-    if (control !== undefined) await applyControl(client, control)
     await createTortureTables(client)
+    if (control !== undefined) await applyControl(client, control)
     const log = await LogReader.create(client)
     const rows = [...leases, quickLease].flatMap((lease) => rowsOf(lease).map((row) => ({ lease, row })))
     await client.query(
