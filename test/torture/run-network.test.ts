@@ -104,5 +104,5 @@ test('or it is answered with a reset', async () => {
 test('a loss that was called off does not happen', async () => {
   proxy.loseReplyTo('commit', 'swallow').callOff()
   client.write('commit')
-  await answered('re: commit')
+  await expect.poll(() => answers).toBe('re: commit')
 })

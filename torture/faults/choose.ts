@@ -22,7 +22,7 @@ export async function inTime<T>(coming: Promise<T>, otherwise: string): Promise<
   const came = await Promise.race([coming, late])
   clearTimeout(timer)
   if (came === isLate) throw new Missed(otherwise)
-  return came as T
+  return came
 }
 
 const isLate = Symbol('late')
