@@ -300,6 +300,15 @@ const cases: readonly Case[] = [
     },
   },
   {
+    kind: 'holder-revived',
+    fact: 'a holder that was deleted before its end joins once more',
+    tell(story, isBad) {
+      story.join('c1')
+      story.commit(story.holder('c1', { how: 'delete' }))
+      story.commit(story.holder(isBad ? 'c1' : 'c1/again', { how: 'insert' }))
+    },
+  },
+  {
     kind: 'expiry-fell',
     fact: 'a heartbeat takes time away',
     tell(story, isBad) {
@@ -353,6 +362,17 @@ const cases: readonly Case[] = [
       story.acquire('c1', 'L', 1)
       if (!isBad) story.commit(story.holder('c1', { endedMs: 100 }))
       story.at(100).commit({ ...story.lease('L', {}), how: 'delete' })
+    },
+  },
+  {
+    kind: 'freed-by-another',
+    fact: 'the lease is deleted instead of freed',
+    tell(story, isBad) {
+      story.join('c1')
+      story.acquire('c1', 'L', 1)
+      story.ask('c1', 'release', 'L', { token: 1 })
+      if (!isBad) story.free('L')
+      story.commit({ ...story.lease('L', {}), how: 'delete' })
     },
   },
   {
@@ -569,6 +589,18 @@ const cases: readonly Case[] = [
     },
   },
   {
+    kind: 'untold-term-lasts',
+    fact: 'its request was answered long ago',
+    tell(story, isBad) {
+      story.join('c1')
+      const op = story.ask('c1', 'acquire', 'L')
+      story.grant('L', 1, 'c1')
+      for (let ms = 500; ms < 60_000; ms += 500) story.at(ms).beat('c1')
+      // Whoever waits may still be told.
+      if (isBad) story.at(10_000).tell('c1', op, 'busy')
+    },
+  },
+  {
     kind: 'odd-answer',
     fact: 'there is no such answer',
     tell(story, isBad) {
@@ -644,6 +676,30 @@ describe('a history is condemned for one fact:', () => {
     for (let ms = 500; ms < 5000; ms += 500) story.at(ms).beat('c1')
     expect(kindsOf(story)).toEqual([])
     expect(kindsOf(story, { settleWithinUs: 1_000_000 })).toEqual(['untold-term-lasts'])
+  })
+
+  test('the tokens of one batch may be written in any order', () => {
+    const story = new Story()
+    story.join('c1')
+    const ops = ['L', 'M', 'N'].map((lease) => story.ask('c1', 'acquire', lease))
+    const batch = [3, 1, 2]
+    story.commit(
+      ...['L', 'M', 'N'].map((lease, place) =>
+        story.lease(lease, { token: batch[place]!, holder: 'c1', grantedMs: 0 }),
+      ),
+    )
+    for (const [place, op] of ops.entries()) story.tell('c1', op, 'won', batch[place]!)
+    story.acquire('c1', 'O', 4)
+    expect(kindsOf(story)).toEqual([])
+  })
+
+  test('a row may bear the stamp of another lease', () => {
+    const story = new Story()
+    story.join('c1')
+    story.acquire('c1', 'L', 1)
+    story.acquire('c1', 'M', 2)
+    story.commit(story.row('r', 'M', 1))
+    expect(kindsOf(story)).toEqual([])
   })
 
   test('what a former holder may still do is no violation', () => {
