@@ -1,11 +1,27 @@
 import { type AddressInfo, type Server, type Socket, connect, createServer } from 'node:net'
+import { Pipe } from './pipe.ts'
+
+interface Pair {
+  readonly client: Socket
+  readonly upstream: Socket
+  readonly toServer: Pipe
+  readonly toClient: Pipe
+}
 
 /** A proxy in front of PostgreSQL that loses packets on purpose. */
 export class TcpProxy {
   readonly #server: Server
   #target: URL
-  readonly #pairs = new Set<{ readonly client: Socket; readonly upstream: Socket }>()
+  readonly #pairs = new Set<Pair>()
   #isDropping = false
+  #isHolding = false
+  #delayMs: () => number = () => 0
+  #oneWay: 'to server' | 'to client' | undefined
+  readonly #doomed = new Set<{
+    readonly to: string
+    readonly how: 'swallow' | 'cut'
+    readonly tell: () => void
+  }>()
   #losing: string | undefined
   #onRequest: (data: Buffer) => void = () => {}
   #beforeReply: ((reply: Buffer, sent: Buffer) => 'pass' | 'swallow' | 'cut') | undefined
@@ -55,6 +71,39 @@ export class TcpProxy {
     this.#losing = applicationName
   }
 
+  /** From now on nothing arrives, in either direction, and nothing is lost: as where packets are sent again until they get through. */
+  hold(): void {
+    this.#isHolding = true
+    for (const { toServer, toClient } of this.#pairs) for (const pipe of [toServer, toClient]) pipe.hold()
+  }
+
+  /** What was held arrives now. */
+  letGo(): void {
+    this.#isHolding = false
+    for (const { toServer, toClient } of this.#pairs) for (const pipe of [toServer, toClient]) pipe.letGo()
+  }
+
+  /** From now on everything takes so much longer, each time anew, and in each direction. */
+  delay(delayMs: () => number): void {
+    this.#delayMs = delayMs
+  }
+
+  /** From now on everything vanishes in one direction, and no socket is closed; undefined: in none. */
+  loseOneWay(direction: 'to server' | 'to client' | undefined): void {
+    this.#oneWay = direction
+  }
+
+  /**
+   * Loses the next answer to what contains this text, once: silently with `swallow`, where everything after it is lost as well; with a
+   * reset with `cut`. `isLost` settles when that has happened.
+   */
+  loseReplyTo(to: string, how: 'swallow' | 'cut'): { readonly isLost: Promise<void>; readonly callOff: () => void } {
+    const { promise: isLost, resolve: tell } = Promise.withResolvers<void>()
+    const doom = { to, how, tell }
+    this.#doomed.add(doom)
+    return { isLost, callOff: () => void this.#doomed.delete(doom) }
+  }
+
   /** Resets every connection. */
   cut(): void {
     for (const { client, upstream } of this.#pairs) {
@@ -83,7 +132,8 @@ export class TcpProxy {
 
   #relay(client: Socket): void {
     const upstream = connect(Number(this.#target.port || 5432), this.#target.hostname)
-    const pair = { client, upstream }
+    const pair = { client, upstream, toServer: new Pipe(upstream), toClient: new Pipe(client) }
+    if (this.#isHolding) for (const pipe of [pair.toServer, pair.toClient]) pipe.hold()
     let sent: Buffer = Buffer.alloc(0)
     let introduction: Buffer | undefined
     let isMute = false
@@ -92,6 +142,7 @@ export class TcpProxy {
     this.#pairs.add(pair)
     const close = (): void => {
       this.#pairs.delete(pair)
+      for (const pipe of [pair.toServer, pair.toClient]) pipe.close()
       client.destroy()
       upstream.destroy()
     }
@@ -100,13 +151,13 @@ export class TcpProxy {
       if (isLost()) return
       sent = data
       this.#onRequest(data)
-      upstream.write(data)
+      if (this.#oneWay !== 'to server') pair.toServer.send(data, this.#delayMs())
     })
     upstream.on('data', (data: Buffer) => {
-      if (isMute || isLost()) return
-      switch (this.#beforeReply?.(data, sent) ?? 'pass') {
+      if (isMute || isLost() || this.#oneWay === 'to client') return
+      switch (this.#beforeReply?.(data, sent) ?? this.#fate(sent)) {
         case 'pass':
-          client.write(data)
+          pair.toClient.send(data, this.#delayMs())
           break
         case 'cut':
           client.resetAndDestroy()
@@ -121,8 +172,19 @@ export class TcpProxy {
       socket.on('error', close)
       socket.on('close', () => {
         // A silent cut looks the same from both ends: nobody is told while packets are dropped.
-        if (!isLost()) close()
+        if (!isLost() && this.#oneWay === undefined) close()
       })
     }
+  }
+
+  /** What becomes of the answer to this. */
+  #fate(sent: Buffer): 'pass' | 'swallow' | 'cut' {
+    for (const doom of this.#doomed) {
+      if (!sent.includes(doom.to)) continue
+      this.#doomed.delete(doom)
+      doom.tell()
+      return doom.how
+    }
+    return 'pass'
   }
 }

@@ -1,0 +1,79 @@
+// npm run torture [-- OPTIONS]: tries to break fencepost, and judges what has come of it. See torture/README.md.
+import { UsageError, readOptions, usage } from './run/options.ts'
+import type { TortureOptions } from './run/options.ts'
+import { heading, progressLine, rerun, summary, writeReport } from './run/report.ts'
+import { isCaught, run } from './run/run.ts'
+
+const tellEveryMs = 10_000
+
+process.exitCode = await main(process.argv.slice(2))
+
+async function main(args: readonly string[]): Promise<number> {
+  let options: TortureOptions | 'help'
+  try {
+    options = readOptions(args)
+  } catch (error) {
+    if (!(error instanceof UsageError)) throw error
+    console.error(error.message)
+    return 2
+  }
+  if (options === 'help') {
+    console.log(usage)
+    return 0
+  }
+  return torture(options)
+}
+
+async function torture(options: TortureOptions): Promise<number> {
+  console.log(`${heading(options)}\n`)
+  const outcome = await run(options, progress(), untilInterrupted())
+  if (outcome === undefined) {
+    console.log('interrupted')
+    return 130
+  }
+  console.log(summary(options, outcome))
+  if (options.report !== undefined) await writeReport(options.report, options, outcome)
+  const found = outcome.verdict.violations.length + outcome.casualties.length
+  if (options.control !== undefined) {
+    return toldOfControl(options.control.name, isCaught(options.control, outcome.verdict), outcome.ranForMs)
+  }
+  if (found === 0) return 0
+  console.log(`\nAgain: ${rerun(options)}\nHistories and logs: ${outcome.keptIn}`)
+  return 1
+}
+
+function toldOfControl(name: string, isFound: boolean, afterMs: number): number {
+  const seconds = (afterMs / 1000).toFixed(1)
+  console.log(
+    isFound
+      ? `\nThe control ${name} was caught after ${seconds} s.`
+      : `\nThe control ${name} was not caught in ${seconds} s.`,
+  )
+  return isFound ? 0 : 1
+}
+
+/** A line now and then; in a terminal one that changes. */
+function progress(): Parameters<typeof run>[1] {
+  const { stdout } = process
+  let toldMs = 0
+  return (elapsedMs, figures) => {
+    const line = progressLine(elapsedMs, figures)
+    if (stdout.isTTY) stdout.write(`\r\u001B[K${line}`)
+    else if (elapsedMs - toldMs >= tellEveryMs) {
+      toldMs = elapsedMs
+      console.log(line)
+    }
+  }
+}
+
+/** The first time everything is cleared away; the second time is the end. */
+function untilInterrupted(): AbortSignal {
+  const interrupted = new AbortController()
+  for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
+    process.on(signal, () => {
+      if (interrupted.signal.aborted) process.exit(130)
+      interrupted.abort()
+    })
+  }
+  return interrupted.signal
+}
