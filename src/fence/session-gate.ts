@@ -19,12 +19,14 @@ import {
   leftRunning,
   notInTransaction,
   notSubmittable,
+  readOnlyNotReset,
 } from './session-failure.ts'
 import {
   changeOfModes,
   isTransactionControl,
   mayEndItsOwn,
   mayEndTransaction,
+  resetsReadOnly,
   saysReadOnly,
   transactionControl,
 } from './transaction-control.ts'
@@ -164,7 +166,7 @@ export class SessionGate {
   #submit(args: unknown[]): unknown {
     this.#assertMaySend()
     const text = textOf(args[0])
-    if (isTransactionControl(text)) throw notSubmittable(args[0])
+    if (isTransactionControl(text) || resetsReadOnly(text)) throw notSubmittable(args[0])
     const submit = (): unknown => {
       this.#opening = undefined
       this.#submitted = text
@@ -278,6 +280,7 @@ export class SessionGate {
 
   /** In an open transaction, which is fenced. */
   async #within(args: unknown[]): Promise<unknown> {
+    if (resetsReadOnly(textOf(args[0]))) throw await this.#refused(readOnlyNotReset())
     const opening = this.#opening
     this.#opening = undefined
     if (opening !== undefined) {

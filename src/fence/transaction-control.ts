@@ -47,6 +47,16 @@ export function changeOfModes(sql: string): 'modes' | 'snapshot' | undefined {
   return isAlone ? 'modes' : undefined
 }
 
+/**
+ * Whether a text resets `transaction_read_only`, which before PostgreSQL 16 turns a transaction that only reads, and so has no fence, into
+ * one that writes; from 16 on it is an error. A word of it in a string counts as well. What a function does is not seen.
+ */
+export function resetsReadOnly(sql: string): boolean {
+  return /\breset\s+transaction_read_only\b|\btransaction_read_only\s*(=|\bto\b)\s*default\b/.test(
+    withoutComments(sql),
+  )
+}
+
 /** Whether a transaction that begins with these texts is probably one that only reads. The server knows. */
 export function saysReadOnly(texts: readonly string[]): boolean {
   return texts.some((text) => /\bread\s+only\b/i.test(text))

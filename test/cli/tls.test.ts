@@ -4,10 +4,11 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { Client } from 'pg'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { EmbeddedServer } from '../../src/database/embedded-server.ts'
+import type { EmbeddedServer } from '../../src/database/embedded-server.ts'
 import { serverAccount } from '../../src/database/server-account.ts'
 import { Fencepost } from '../../src/index.ts'
 import { type CliResult, runCli } from '../support/cli.ts'
+import { startEmbedded } from '../support/embedded.ts'
 
 const secret = 'Geheim-4711'
 const folder = mkdtempSync(join(tmpdir(), 'fencepost-tls-'))
@@ -83,7 +84,7 @@ function makeCertificate(name: string, subject: string, authority: string, more:
 async function serve(certificate: string): Promise<void> {
   const port = server?.port
   await server?.stop('fast')
-  server = await EmbeddedServer.start({
+  server = await startEmbedded({
     directory: file('server'),
     ...(port === undefined ? {} : { port }),
     settings: {

@@ -5,7 +5,7 @@ import { Client } from 'pg'
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest'
 import { systemClock } from '../../src/clock.ts'
 import { Connection } from '../../src/database/connection.ts'
-import { EmbeddedServer } from '../../src/database/embedded-server.ts'
+import type { EmbeddedServer } from '../../src/database/embedded-server.ts'
 import { RequestFailure } from '../../src/database/failure.ts'
 import { silent } from '../../src/logger.ts'
 import { eventually } from '../support/cli.ts'
@@ -13,6 +13,7 @@ import { useDatabase } from '../support/database.ts'
 import { PgBouncer, pgbouncerReason } from '../support/pgbouncer.ts'
 import { awaitStandby, cancelWaits } from '../support/standby.ts'
 import { TcpProxy } from '../support/tcp-proxy.ts'
+import { startEmbedded } from '../support/embedded.ts'
 
 const database = useDatabase()
 const lockKey = 7_700_090
@@ -165,7 +166,7 @@ describe('a wait for a synchronous standby that is cancelled', () => {
 
   beforeAll(async () => {
     directory = await mkdtemp(join(tmpdir(), 'fencepost-standby-'))
-    server = await EmbeddedServer.start({ directory, settings: { fsync: 'off' } })
+    server = await startEmbedded({ directory, settings: { fsync: 'off' } })
     watcher = new Client({ connectionString: server.url })
     await watcher.connect()
     await watcher.query('set synchronous_commit = local')

@@ -3,6 +3,7 @@ import type { Client } from 'pg'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { migrate } from '../../src/database/migrate.ts'
 import { useDatabase } from '../support/database.ts'
+import { embeddedVersion } from '../support/embedded.ts'
 import { OwnServer } from '../support/own-server.ts'
 import { SqlHolder } from '../support/sql-holder.ts'
 import { awaitStandby, cancelWaits } from '../support/standby.ts'
@@ -177,7 +178,10 @@ describe('a hand-over', () => {
     expect(await handOver(session, 'fenced', token, holder)).toMatchObject({ is_handed_over: true })
   })
 
-  test('with a full queue of notifications is a hand-over all the same, and says that nothing was sent', async () => {
+  test('with a full queue of notifications is a hand-over all the same, and says that nothing was sent', async ({
+    skip,
+  }) => {
+    skip(embeddedVersion < 17, 'the size of the queue can be set from PostgreSQL 17 on')
     await using server = await OwnServer.start({ max_notify_queue_pages: '64' })
     const [session, blocker, filler] = [
       await server.session(),

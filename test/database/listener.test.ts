@@ -261,7 +261,8 @@ describe('a listener', () => {
     expect(server.sessions.length - early).toBeLessThanOrEqual(42)
     expect(server.log.deafness).toHaveLength(1)
     server.isDown = false
-    await server.clock.advance(30_000)
+    // Up to 30 s until the next try, and 10 s until a probe shows that the session lasts.
+    await server.clock.advance(41_000)
     expect(server.listener.isListening).toBe(true)
     expect(server.open).toHaveLength(1)
     server.isDown = true

@@ -3,12 +3,13 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { Client } from 'pg'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { EmbeddedServer } from '../../src/database/embedded-server.ts'
+import type { EmbeddedServer } from '../../src/database/embedded-server.ts'
 import { tokenSetting } from '../../src/doctor/records.ts'
 import { Fencepost } from '../../src/index.ts'
 import { eventually } from '../support/cli.ts'
 import { DebianServer, debianBinaries } from '../support/debian-server.ts'
 import { type Case, applyFix, examineAt, cure, findingOf, run, troubles } from './patient.ts'
+import { startEmbedded } from '../support/embedded.ts'
 
 /** A server of this file's own, because what is broken here is broken for all its databases. */
 let server: EmbeddedServer
@@ -19,7 +20,7 @@ let version: number
 beforeAll(async () => {
   directory = await mkdtemp(join(tmpdir(), 'fencepost-doctor-'))
   // Off the command line, where ALTER SYSTEM could not mend it.
-  server = await EmbeddedServer.start({ directory, settings: { wal_level: 'logical' } })
+  server = await startEmbedded({ directory, settings: { wal_level: 'logical' } })
   url = await newDatabase('doctor')
   const client = new Client({ connectionString: url })
   await client.connect()
@@ -151,8 +152,8 @@ test.each(Object.entries(cases))('%s is found, and the fix mends it', async (_na
   expect(await cure(url, one)).toEqual([])
 })
 
-test('a role that may write past triggers is found, where there is such a right', async () => {
-  if (version < 150_000) return
+test('a role that may write past triggers is found, where there is such a right', async ({ skip }) => {
+  skip(version < 150_000, 'this PostgreSQL has no rights on settings')
   const left = await cure(url, {
     code: 'replication-role-grant',
     severity: 'warning',
@@ -162,8 +163,8 @@ test('a role that may write past triggers is found, where there is such a right'
   expect(left).toEqual([])
 })
 
-test('a role that may write every table is found, where there is such a right', async () => {
-  if (version < 140_000) return
+test('a role that may write every table is found, where there is such a right', async ({ skip }) => {
+  skip(version < 140_000, 'this PostgreSQL has no right to write everything')
   const left = await cure(url, {
     code: 'table-writable',
     severity: 'warning',
@@ -173,8 +174,8 @@ test('a role that may write every table is found, where there is such a right', 
   expect(left).toEqual([])
 })
 
-test('a server that fires no event triggers is found, where it can be told so', async () => {
-  if (version < 170_000) return
+test('a server that fires no event triggers is found, where it can be told so', async ({ skip }) => {
+  skip(version < 170_000, 'event triggers can be turned off from PostgreSQL 17 on')
   const left = await cure(url, {
     code: 'event-triggers-off',
     severity: 'error',

@@ -93,6 +93,7 @@ describe('a read-only transaction of a fenced session', () => {
     'set transaction_read_only to default',
     `select set_config('transaction_read_only', 'off', true)`,
     `do $$ begin set transaction read write; end $$`,
+    `do $$ begin reset transaction_read_only; end $$`,
     'reset all',
     'begin read write',
     'select 1; set transaction read write',

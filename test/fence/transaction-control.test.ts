@@ -3,6 +3,7 @@ import {
   changeOfModes,
   mayChain,
   mayEndItsOwn,
+  resetsReadOnly,
   transactionControl,
 } from '../../src/fence/transaction-control.ts'
 
@@ -82,6 +83,25 @@ test.each([
   ['select 1; set transaction read write', undefined],
 ])('%j makes a change of %j', (sql, change) => {
   expect(changeOfModes(sql)).toBe(change)
+})
+
+test.each([
+  'reset transaction_read_only',
+  'SET transaction_read_only /* so */ TO DEFAULT;',
+  'set local transaction_read_only = default',
+  'select 1; reset transaction_read_only',
+  'do $$ begin reset transaction_read_only; end $$',
+])('%j makes a transaction that only reads one that writes, before PostgreSQL 16', (sql) => {
+  expect(resetsReadOnly(sql)).toBe(true)
+})
+
+test.each([
+  'set transaction_read_only = off',
+  'set default_transaction_read_only to default',
+  'reset all',
+  'show transaction_read_only',
+])('%j does not', (sql) => {
+  expect(resetsReadOnly(sql)).toBe(false)
 })
 
 test.each([

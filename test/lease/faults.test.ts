@@ -5,12 +5,13 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { type Generated, Kysely, PostgresDialect } from 'kysely'
 import { Client, Pool } from 'pg'
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
-import { EmbeddedServer } from '../../src/database/embedded-server.ts'
+import type { EmbeddedServer } from '../../src/database/embedded-server.ts'
 import { FencedRepository, Fencepost, type Lease, type Logger } from '../../src/index.ts'
 import { useDatabase } from '../support/database.ts'
 import { eventually } from '../support/cli.ts'
 import { awaitStandby, cancelWaits } from '../support/standby.ts'
 import { TcpProxy } from '../support/tcp-proxy.ts'
+import { startEmbedded } from '../support/embedded.ts'
 
 const database = useDatabase()
 let proxy: TcpProxy
@@ -234,7 +235,7 @@ describe('the server', () => {
   test('that is frozen, thawed, crashed and restarted ends no process and hangs no waiter', async () => {
     const directory = await mkdtemp(join(tmpdir(), 'fencepost-crash-'))
     const start = (port?: number): Promise<EmbeddedServer> =>
-      EmbeddedServer.start({ directory, ...(port === undefined ? {} : { port }), settings: { fsync: 'off' } })
+      startEmbedded({ directory, ...(port === undefined ? {} : { port }), settings: { fsync: 'off' } })
     let server = await start()
     try {
       await Fencepost.migrate({ connectionString: server.url })
@@ -267,7 +268,7 @@ describe('the server', () => {
   test('that crashes after a grant hands out no token twice, whatever its settings', async () => {
     const directory = await mkdtemp(join(tmpdir(), 'fencepost-durable-'))
     const settings = { synchronous_commit: 'off', wal_writer_delay: '10s' }
-    let server = await EmbeddedServer.start({ directory, settings })
+    let server = await startEmbedded({ directory, settings })
     try {
       await Fencepost.migrate({ connectionString: server.url })
       const tokens: bigint[] = []
@@ -277,7 +278,7 @@ describe('the server', () => {
         tokens.push(lease.token)
         await server.stop('immediate')
         await fencepost.close()
-        server = await EmbeddedServer.start({ directory, port: server.port, settings })
+        server = await startEmbedded({ directory, port: server.port, settings })
       }
       expect(new Set(tokens).size).toBe(5)
       expect(tokens).toEqual(tokens.toSorted((a, b) => (a < b ? -1 : 1)))
@@ -309,7 +310,7 @@ describe('a crash of the server', () => {
 
   test('that takes a synchronous standby along leaves a commit in doubt, and it is reported so', async () => {
     const directory = await mkdtemp(join(tmpdir(), 'fencepost-standby-'))
-    const server = await EmbeddedServer.start({ directory, settings: { fsync: 'off' } })
+    const server = await startEmbedded({ directory, settings: { fsync: 'off' } })
     try {
       await Fencepost.migrate({ connectionString: server.url })
       const pool = new Pool({ connectionString: server.url })

@@ -2,6 +2,7 @@ import { createServer } from 'node:net'
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { useDatabase } from '../support/database.ts'
 import { Log, listeners, untilInLine, untilLeft } from '../support/line.ts'
+import { embeddedVersion } from '../support/embedded.ts'
 import { OwnServer } from '../support/own-server.ts'
 import { PgBouncer, pgbouncerReason } from '../support/pgbouncer.ts'
 import { TcpProxy } from '../support/tcp-proxy.ts'
@@ -154,7 +155,10 @@ test.skipIf(noPooler !== undefined)('behind PgBouncer in session mode wake-ups c
 })
 
 describe('a queue of notifications that is full', () => {
-  test('makes no release fail, and the waiter finds out by asking; when it drains, wake-ups come again', async () => {
+  test('makes no release fail, and the waiter finds out by asking; when it drains, wake-ups come again', async ({
+    skip,
+  }) => {
+    skip(embeddedVersion < 17, 'the size of the queue can be set from PostgreSQL 17 on')
     await using server = await OwnServer.start({ max_notify_queue_pages: '64' })
     const logger = new Log()
     const [holder, waiter] = [await server.open({ logger }), await server.open()]

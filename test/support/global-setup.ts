@@ -3,9 +3,9 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { Client } from 'pg'
 import type { TestProject } from 'vitest/node'
-import { EmbeddedServer } from '../../src/database/embedded-server.ts'
 import { migrate } from '../../src/database/migrate.ts'
 import { startContainerServer } from './container-server.ts'
+import { startEmbedded } from './embedded.ts'
 
 declare module 'vitest' {
   export interface ProvidedContext {
@@ -38,7 +38,7 @@ async function startServer(): Promise<Server> {
       throw new Error('FENCEPOST_TEST_SERVER=container, but no container can be started')
   }
   const directory = await mkdtemp(join(tmpdir(), 'fencepost-test-'))
-  const server = await EmbeddedServer.start({
+  const server = await startEmbedded({
     directory,
     settings: { fsync: 'off', max_connections: '300', max_prepared_transactions: '10' },
   })

@@ -2,8 +2,9 @@ import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { Client, type QueryResultRow } from 'pg'
-import { EmbeddedServer } from '../../src/database/embedded-server.ts'
+import type { EmbeddedServer } from '../../src/database/embedded-server.ts'
 import { Fencepost, type OpenOptions } from '../../src/index.ts'
+import { startEmbedded } from './embedded.ts'
 
 /** A PostgreSQL of a test's own, with the schema: to be restarted, frozen, filled up, and asked what it was asked. */
 export class OwnServer implements AsyncDisposable {
@@ -21,7 +22,7 @@ export class OwnServer implements AsyncDisposable {
   static async start(more: Readonly<Record<string, string>> = {}): Promise<OwnServer> {
     const settings = { fsync: 'off', shared_preload_libraries: 'pg_stat_statements', ...more }
     const directory = await mkdtemp(join(tmpdir(), 'fencepost-own-'))
-    const own = new OwnServer(directory, settings, await EmbeddedServer.start({ directory, settings }))
+    const own = new OwnServer(directory, settings, await startEmbedded({ directory, settings }))
     await Fencepost.migrate({ connectionString: own.url })
     await own.query('create extension pg_stat_statements')
     return own
@@ -74,7 +75,7 @@ export class OwnServer implements AsyncDisposable {
   /** On the port it had. */
   async startAgain(): Promise<void> {
     const { port } = this.#server
-    this.#server = await EmbeddedServer.start({ directory: this.#directory, port, settings: this.#settings })
+    this.#server = await startEmbedded({ directory: this.#directory, port, settings: this.#settings })
   }
 
   freeze(): Promise<void> {

@@ -17,7 +17,11 @@ export class TcpProxy {
   #isHolding = false
   #delayMs: () => number = () => 0
   #oneWay: 'to server' | 'to client' | undefined
-  readonly #doomed = new Set<{ readonly to: string; readonly how: 'swallow' | 'cut' }>()
+  readonly #doomed = new Set<{
+    readonly to: string
+    readonly how: 'swallow' | 'cut'
+    readonly tell: () => void
+  }>()
   #losing: string | undefined
   #onRequest: (data: Buffer) => void = () => {}
   #beforeReply: ((reply: Buffer, sent: Buffer) => 'pass' | 'swallow' | 'cut') | undefined
@@ -86,12 +90,13 @@ export class TcpProxy {
 
   /**
    * Loses the next answer to what contains this text, once: silently with `swallow`, where everything after it is lost as well; with a
-   * reset with `cut`. The returned function tells whether it has happened, and calls it off.
+   * reset with `cut`. `isLost` settles when that has happened.
    */
-  loseReplyTo(to: string, how: 'swallow' | 'cut'): () => boolean {
-    const doom = { to, how }
+  loseReplyTo(to: string, how: 'swallow' | 'cut'): { readonly isLost: Promise<void>; readonly callOff: () => void } {
+    const { promise: isLost, resolve: tell } = Promise.withResolvers<void>()
+    const doom = { to, how, tell }
     this.#doomed.add(doom)
-    return () => !this.#doomed.delete(doom)
+    return { isLost, callOff: () => void this.#doomed.delete(doom) }
   }
 
   /** Resets every connection. */
@@ -172,6 +177,7 @@ export class TcpProxy {
     for (const doom of this.#doomed) {
       if (!sent.includes(doom.to)) continue
       this.#doomed.delete(doom)
+      doom.tell()
       return doom.how
     }
     return 'pass'

@@ -2,10 +2,11 @@ import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { Client, type QueryResultRow } from 'pg'
-import { EmbeddedServer } from '../../src/database/embedded-server.ts'
+import type { EmbeddedServer } from '../../src/database/embedded-server.ts'
 import { Fencepost, type OpenOptions } from '../../src/index.ts'
 import type { Affliction, TortureServer, World } from '../../torture/faults/fault.ts'
 import { type ServerFault } from '../../torture/faults/server-fault.ts'
+import { startEmbedded } from '../support/embedded.ts'
 
 /** A server that faults are tried on, with an application's table. */
 export class AfflictedServer implements TortureServer, AsyncDisposable {
@@ -21,10 +22,7 @@ export class AfflictedServer implements TortureServer, AsyncDisposable {
 
   static async start(): Promise<AfflictedServer> {
     const directory = await mkdtemp(join(tmpdir(), 'fencepost-afflicted-'))
-    const own = new AfflictedServer(
-      directory,
-      await EmbeddedServer.start({ directory, settings: { fsync: 'off' } }),
-    )
+    const own = new AfflictedServer(directory, await startEmbedded({ directory, settings: { fsync: 'off' } }))
     await Fencepost.migrate({ connectionString: own.url })
     await own.query('create table job (id integer generated always as identity, note text)')
     return own
@@ -44,7 +42,7 @@ export class AfflictedServer implements TortureServer, AsyncDisposable {
 
   async startAgain(): Promise<void> {
     const { port } = this.#server
-    this.#server = await EmbeddedServer.start({
+    this.#server = await startEmbedded({
       directory: this.#directory,
       port,
       settings: { fsync: 'off' },
@@ -84,9 +82,14 @@ export class AfflictedServer implements TortureServer, AsyncDisposable {
     return fault.inflict(world)
   }
 
+  /** Closes what has been opened. */
+  async quieten(): Promise<void> {
+    await Promise.all(this.#fenceposts.splice(0).map((fencepost) => fencepost.close()))
+    await Promise.all(this.#sessions.splice(0).map((client) => client.end().catch(() => {})))
+  }
+
   async [Symbol.asyncDispose](): Promise<void> {
-    await Promise.all(this.#fenceposts.map((fencepost) => fencepost.close()))
-    await Promise.all(this.#sessions.map((client) => client.end().catch(() => {})))
+    await this.quieten()
     await this.#server.stop('immediate')
     await rm(this.#directory, { recursive: true, force: true })
   }

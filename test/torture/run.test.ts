@@ -41,7 +41,7 @@ function start(args: readonly string[]): { said: () => string; ended: Promise<Ru
 }
 
 const left = async (): Promise<string[]> =>
-  (await readdir(directory)).filter((name) => /^fencepost-/.test(name))
+  (await readdir(directory)).filter((name) => name.startsWith('fencepost-'))
 
 test(
   'a short run with all faults finds nothing, and leaves nothing behind',

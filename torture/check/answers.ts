@@ -143,16 +143,19 @@ function isOf({ change }: LoggedWrite<WriteChange>, { asked }: Request): boolean
   )
 }
 
-/** A fault is written down a moment after it was begun. */
-const beginsEarlierUs = 1_000_000
+/** A fault is written down a moment after it was begun, and not just when it is over. */
+const aroundUs = 2_000_000
 
 /** Whether the server did not wait for the disk then. */
 function carelessTimes(history: HistoryIndex, { carelessFaults }: Settings): (atUs: number) => boolean {
-  const faults = history.faults.filter(({ fault }) => carelessFaults.includes(fault))
-  const times: { fromUs: number; toUs: number }[] = []
-  for (const { phase, atUs } of faults) {
-    if (phase === 'begins') times.push({ fromUs: atUs - beginsEarlierUs, toUs: Number.POSITIVE_INFINITY })
-    else if (times.length > 0) times.at(-1)!.toUs = atUs
-  }
+  const faults = history.faults
+    .filter(({ fault }) => carelessFaults.includes(fault))
+    .toSorted((a, b) => a.atUs - b.atUs)
+  const times = faults
+    .filter(({ phase }) => phase === 'begins')
+    .map(({ atUs }) => {
+      const end = faults.find((each) => each.phase === 'ends' && each.atUs >= atUs)
+      return { fromUs: atUs - aroundUs, toUs: (end?.atUs ?? Number.POSITIVE_INFINITY) + aroundUs }
+    })
   return (atUs) => times.some(({ fromUs, toUs }) => atUs >= fromUs && atUs <= toUs)
 }

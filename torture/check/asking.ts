@@ -79,8 +79,9 @@ export function* gaps(history: HistoryIndex, spans: ReadonlyMap<string, readonly
   }
 }
 
-/** When the lease could be granted to another, if nobody did. */
+/** From when on the lease could be granted to another, if nobody did. */
 function grantableFromUs(term: Term): number {
   const { availableAtUs } = (term.freed ?? term.grant).change
-  return Math.max(overAtUs({ ...term, next: undefined }), availableAtUs ?? Number.NEGATIVE_INFINITY)
+  const overUs = overAtUs({ ...term, next: undefined })
+  return Math.max(overUs, term.grantedAtUs, availableAtUs ?? Number.NEGATIVE_INFINITY)
 }

@@ -8,7 +8,7 @@ export function* checkHolders(history: HistoryIndex): Generator<Violation> {
   for (const { client, steps } of history.holders) {
     for (const [place, step] of steps.entries()) {
       const before = steps[place - 1]
-      if (before === undefined || step.change.how === 'delete') continue
+      if (before === undefined) continue
       const { endedAtUs, expiresAtUs } = before.change
       if (step.change.how === 'insert') {
         yield {

@@ -35,10 +35,10 @@ export function* checkOverlap(history: HistoryIndex, settings: Settings): Genera
 /** Why the term before was not over. Undefined: it was, or nothing is known of it. */
 function stillCurrent(term: Term, settings: Settings): string | undefined {
   const { grantedAtUs, rowBefore, former, formerHolderThen } = term
-  if (rowBefore === undefined || rowBefore.change.holderId === null) return undefined
+  if (rowBefore === undefined) return undefined
   const { deadlineUs } = rowBefore.change
   if (deadlineUs !== null && deadlineUs <= grantedAtUs) return undefined
-  // Of a holder that is forgotten, its leases count as given back.
+  // Nobody held it. Or its holder is forgotten, and its leases count as given back.
   if (formerHolderThen === undefined || formerHolderThen.change.how === 'delete') return undefined
   const { endedAtUs, expiresAtUs } = formerHolderThen.change
   if (endedAtUs !== null) {

@@ -10,7 +10,7 @@ export function renderVerdict({ violations, summary }: Verdict): string {
     .filter(({ found }) => found.length > 0)
   const parts = kinds.map(({ kind, found }) => renderKind(kind, found))
   const count = violations.length
-  const verdict = count === 0 ? 'No violation.' : `${count} ${count === 1 ? 'violation' : 'violations'}.`
+  const verdict = count === 0 ? 'No violation.' : `${several(count, 'violation')}.`
   return [...parts, `${verdict}\n${renderSummary(summary)}`].join('\n\n')
 }
 
@@ -93,9 +93,9 @@ function renderSummary(summary: Summary): string {
     .map(([name, count]) => `${name} ${count}`)
   const takeOver = summary.worstTakeOverUs
   return [
-    `${summary.events} events in ${(summary.durationUs / 1e6).toFixed(1)} s: ${summary.clients} clients, ${summary.leases} leases, ${summary.transactions} transactions, ${summary.samples} samples of trust`,
-    `asked: ${asked.acquire} acquires, ${asked.write} writes, ${asked.release} releases, ${asked.close} closes`,
-    `granted: ${summary.grants}, of them ${summary.takeOvers} take-overs${takeOver === null ? '' : `, the slowest ${(takeOver / 1000).toFixed(1)} ms after the former holder's time`}`,
+    `${several(summary.events, 'event')} in ${(summary.durationUs / 1e6).toFixed(1)} s: ${several(summary.clients, 'client')}, ${several(summary.leases, 'lease')}, ${several(summary.transactions, 'transaction')}, ${several(summary.samples, 'sample')} of trust`,
+    `asked: ${several(asked.acquire, 'acquire')}, ${several(asked.write, 'write')}, ${several(asked.release, 'release')}, ${several(asked.close, 'close')}`,
+    `granted: ${summary.grants}, of them ${several(summary.takeOvers, 'take-over')}${takeOver === null ? '' : `, the slowest ${(takeOver / 1000).toFixed(1)} ms after the former holder's time`}`,
     `longest time without a holder while somebody asked: ${(summary.longestGapUs / 1000).toFixed(1)} ms`,
     `written: ${summary.writes}, refused: ${summary.refusedWrites}`,
     `without an answer, and found in the log: ${resolved.length === 0 ? 'none' : resolved.join(', ')}`,
@@ -103,6 +103,10 @@ function renderSummary(summary: Summary): string {
   ]
     .flatMap((line) => wrap(line, ''))
     .join('\n')
+}
+
+function several(count: number, noun: string): string {
+  return `${count} ${noun}${count === 1 ? '' : 's'}`
 }
 
 /** Lines of at most 100 columns. The first begins with the prefix, and the others are indented as far. */

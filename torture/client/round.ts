@@ -35,7 +35,7 @@ export interface WritePlan {
  * `pool`, `kysely`: `lease.transaction`. `careless`: the same by a program that does not look at what its process knows of the lease.
  * `by hand`: begin, `lease.fence`, commit. `statement`: one fenced statement of a repository, which is its own transaction.
  */
-export type WriteWay = 'pool' | 'kysely' | 'careless' | 'by hand' | 'statement'
+type WriteWay = 'pool' | 'kysely' | 'careless' | 'by hand' | 'statement'
 
 const ways: readonly WriteWay[] = [
   'pool',

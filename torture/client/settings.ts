@@ -23,7 +23,7 @@ export type Word = { readonly say: 'ready' } | { readonly say: 'at'; readonly st
 export const quickLease = 'quick'
 
 /** How many rows of `torture.row` are written under each lease. */
-export const rowsPerLease = 3
+const rowsPerLease = 3
 
 export function rowsOf(lease: string): string[] {
   return Array.from({ length: rowsPerLease }, (_, number) => `${lease}/${number}`)

@@ -3,8 +3,12 @@ import type { Change, Committed } from '../history.ts'
 import { KnownRows, watchedTables } from './known-rows.ts'
 import { parseLine } from './test-decoding.ts'
 
-/** So many changes are read at once, and the rest of the transaction that the last of them is of. */
-const portion = 20_000
+export interface LogReaderOptions {
+  /** The name of the slot, which the server has once. Default: `torture`. */
+  readonly slot?: string
+  /** So many changes are read at once, and the rest of the transaction that the last of them is of. Default: 20,000. */
+  readonly portion?: number
+}
 
 interface Row {
   readonly lsn: string
@@ -17,18 +21,21 @@ interface Row {
  */
 export class LogReader {
   readonly #slot: string
+  readonly #portion: number
   readonly #rows = new KnownRows()
   /** Up to where it has been read. */
-  #readTo = 0n
+  #readTo: string | undefined
 
-  private constructor(slot: string) {
+  private constructor({ slot = 'torture', portion = 20_000 }: LogReaderOptions) {
     this.#slot = slot
+    this.#portion = portion
   }
 
   /** Makes the slot, in the client's database. Nothing that was committed before will be read, so it comes before the first lease. */
-  static async create(client: Client, slot = 'torture'): Promise<LogReader> {
-    await client.query(`select pg_create_logical_replication_slot($1, 'test_decoding')`, [slot])
-    return new LogReader(slot)
+  static async create(client: Client, options: LogReaderOptions = {}): Promise<LogReader> {
+    const reader = new LogReader(options)
+    await client.query(`select pg_create_logical_replication_slot($1, 'test_decoding')`, [reader.#slot])
+    return reader
   }
 
   /**
@@ -70,15 +77,15 @@ export class LogReader {
         `set local timezone = 'UTC'; set local datestyle = 'ISO'; set local intervalstyle = 'iso_8601'`,
       )
       // Each time anew, because a crash takes the slot back to where it was at the last checkpoint.
-      if (this.#readTo > 0n) {
-        await client.query('select pg_replication_slot_advance($1, $2)', [this.#slot, toLsn(this.#readTo)])
+      if (this.#readTo !== undefined) {
+        await client.query('select pg_replication_slot_advance($1, $2)', [this.#slot, this.#readTo])
       }
       // Not pg_logical_slot_get_changes, which forgets what is lost on its way here.
       const { rows } = await client.query<Row>(
         `select lsn::text, data
            from pg_logical_slot_peek_changes($1, null, $2, 'include-xids', 'on', 'include-timestamp', 'on', 'skip-empty-xacts', 'on')
           where data ~ '^(BEGIN|COMMIT)' or replace(split_part(data, ': ', 1), '"', '') = any ($3)`,
-        [this.#slot, portion, watchedTables.map((table) => `table ${table}`)],
+        [this.#slot, this.#portion, watchedTables.map((table) => `table ${table}`)],
       )
       await client.query('commit')
       return rows
@@ -95,14 +102,12 @@ export class LogReader {
       if (data.startsWith('BEGIN')) lines = []
       else if (!data.startsWith('COMMIT')) lines.push(data)
       else {
-        const place = fromLsn(lsn)
-        if (place <= this.#readTo) continue
         const changes = lines.map((line) => this.#change(line)).filter((change) => change !== undefined)
         const commit = parseLine(data)
         if (commit.kind === 'commit' && changes.length > 0) {
           transactions.push({ kind: 'committed', atUs: commit.atUs, lsn, xid: commit.xid, changes })
         }
-        this.#readTo = place
+        this.#readTo = lsn
       }
     }
     return transactions
@@ -112,13 +117,4 @@ export class LogReader {
     const line = parseLine(data)
     return line.kind === 'change' ? this.#rows.apply(line) : undefined
   }
-}
-
-function fromLsn(lsn: string): bigint {
-  const [high, low] = lsn.split('/')
-  return (BigInt(`0x${high}`) << 32n) | BigInt(`0x${low}`)
-}
-
-function toLsn(place: bigint): string {
-  return `${(place >> 32n).toString(16)}/${(place & 0xff_ff_ff_ffn).toString(16)}`
 }

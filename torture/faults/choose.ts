@@ -12,5 +12,20 @@ export function between(world: World, from: number, to: number): number {
   return from + world.random() * (to - from)
 }
 
+/** A fault waits for what it needs no longer than this. */
+const patienceMs = 5000
+
+/** What comes in time. Otherwise the fault is let go: it has found nobody. */
+export async function inTime<T>(coming: Promise<T>, otherwise: string): Promise<T> {
+  const { promise: late, resolve } = Promise.withResolvers<typeof isLate>()
+  const timer = setTimeout(resolve, patienceMs, isLate)
+  const came = await Promise.race([coming, late])
+  clearTimeout(timer)
+  if (came === isLate) throw new Missed(otherwise)
+  return came
+}
+
+const isLate = Symbol('late')
+
 /** A fault that found nobody to inflict itself upon. */
 export class Missed extends Error {}

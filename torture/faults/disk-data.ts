@@ -1,6 +1,7 @@
 import { dirname, join } from 'node:path'
+import type { Client } from 'pg'
 import type { TortureServer } from './fault.ts'
-import { insist } from './nemesis-session.ts'
+import { inSession, insist } from './nemesis-session.ts'
 import { type ServerFault, alone } from './server-fault.ts'
 import { SmallDisk } from './small-disk.ts'
 
@@ -31,11 +32,32 @@ function relations(
   })
 }
 
-function move(server: TortureServer, { kind, name }: Relation, to: string): Promise<unknown> {
-  return insist(server, async (client) => {
-    await client.query(`set lock_timeout = '1s'`)
-    await client.query(`alter ${kind} if exists ${name} set tablespace ${to}`)
-  })
+async function move(client: Client, { kind, name }: Relation, to: string): Promise<void> {
+  await client.query(`set lock_timeout = '1s'`)
+  await client.query(`alter ${kind} if exists ${name} set tablespace ${to}`)
+}
+
+/** A table that is in use all the time stays where it is. */
+async function moveAway(server: TortureServer, all: readonly Relation[]): Promise<number> {
+  let moved = 0
+  for (const each of all) {
+    // oxlint-disable-next-line no-await-in-loop -- Each waits for a lock, and nobody holds two.
+    moved += await inSession(server, (client) => move(client, each, tablespace), 5_000).then(
+      () => 1,
+      () => 0,
+    )
+  }
+  return moved
+}
+
+async function moveBack(server: TortureServer): Promise<void> {
+  for (const each of await relations(server, tablespace)) {
+    // oxlint-disable-next-line no-await-in-loop
+    await insist(server, (client) => move(client, each, 'pg_default'))
+  }
+  await insist(server, (client) => client.query(`drop tablespace if exists ${tablespace}`))
+  // What is replayed after a crash must not look for it.
+  await insist(server, (client) => client.query('checkpoint'))
 }
 
 /**
@@ -47,29 +69,23 @@ export const fullDisk: ServerFault = {
   reason: () => SmallDisk.reason(),
   inflict: alone('full-disk', async ({ server }) => {
     const { dataDirectory } = server.embedded
-    const moved = (await relations(server, undefined)).filter(({ bytes }) => bytes <= largest)
-    const bytes = moved.reduce((sum, each) => sum + each.bytes, 8 << 20)
+    const small = (await relations(server, undefined)).filter(({ bytes }) => bytes <= largest)
+    const bytes = small.reduce((sum, each) => sum + each.bytes, 8 << 20)
     const path = join(dirname(dataDirectory), 'small')
     const disk = await SmallDisk.mount(path, Math.ceil(bytes * 1.5), dataDirectory)
-    await insist(server, (client) => client.query(`create tablespace ${tablespace} location '${path}'`))
-    for (const each of moved) {
-      // oxlint-disable-next-line no-await-in-loop -- Each waits for a lock, and nobody holds two.
-      await move(server, each, tablespace)
+    const heal = async (): Promise<void> => {
+      await disk.free()
+      await moveBack(server)
+      await disk.unmount()
     }
-    await disk.fill()
-    return {
-      target: `${moved.length} tables and indexes`,
-      async heal() {
-        await disk.free()
-        for (const each of await relations(server, tablespace)) {
-          // oxlint-disable-next-line no-await-in-loop
-          await move(server, each, 'pg_default')
-        }
-        await insist(server, (client) => client.query(`drop tablespace ${tablespace}`))
-        // What is replayed after a crash must not look for it.
-        await insist(server, (client) => client.query('checkpoint'))
-        await disk.unmount()
-      },
+    try {
+      await insist(server, (client) => client.query(`create tablespace ${tablespace} location '${path}'`))
+      const moved = await moveAway(server, small)
+      await disk.fill()
+      return { target: `${moved} tables and indexes`, heal }
+    } catch (error) {
+      await heal()
+      throw error
     }
   }),
 }

@@ -2,8 +2,9 @@ import { execFile } from 'node:child_process'
 import { open, readdir, rename, rm, stat, symlink } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { promisify } from 'node:util'
-import { inSession } from './nemesis-session.ts'
-import { type ServerFault, alone } from './server-fault.ts'
+import type { TortureServer } from './fault.ts'
+import { inSession, pause } from './nemesis-session.ts'
+import { type ServerFault, alone, goingOn } from './server-fault.ts'
 import { SmallDisk } from './small-disk.ts'
 
 const execute = promisify(execFile)
@@ -61,6 +62,13 @@ async function moveLog(
 
 const segment = 16 << 20
 
+/** Leaves a file of the log behind, and wants another. */
+async function nextSegment(server: TortureServer): Promise<void> {
+  await inSession(server, (client) =>
+    client.query(`select pg_create_restore_point('torture'), pg_switch_wal()`),
+  )
+}
+
 /** The write-ahead log has no room: the server ends itself (PANIC) and cannot start until it has room again. */
 export const fullWal: ServerFault = {
   name: 'full-wal',
@@ -70,27 +78,31 @@ export const fullWal: ServerFault = {
     const { dataDirectory } = server.embedded
     await server.stop('immediate')
     const { disk, moveBack } = await moveLog(dataDirectory, 2 * segment)
-    await server.startAgain()
-    await disk.fill()
-    // Each switch leaves a file behind and wants another.
-    for (let isUp = true; isUp;) {
-      // oxlint-disable-next-line no-await-in-loop -- Until there is no file left.
-      isUp = await inSession(
-        server,
-        (client) => client.query(`select pg_create_restore_point('torture'), pg_switch_wal()`),
-        10_000,
-      ).then(
-        () => true,
-        () => false,
-      )
+    const heal = async (): Promise<void> => {
+      await server.stop('immediate')
+      await disk.free()
+      await moveBack()
+      await server.startAgain()
     }
+    try {
+      await server.startAgain()
+    } catch (error) {
+      await heal()
+      throw error
+    }
+    const filling = goingOn('pg_wal', async (isOver) => {
+      while (!isOver()) {
+        // oxlint-disable-next-line no-await-in-loop -- What a recovery has removed is taken, too.
+        await disk.fill()
+        // oxlint-disable-next-line no-await-in-loop
+        await nextSegment(server).catch(() => pause(50))
+      }
+    })
     return {
-      target: 'pg_wal',
+      target: filling.target,
       async heal() {
-        await disk.free()
-        await server.stop('immediate')
-        await moveBack()
-        await server.startAgain()
+        await filling.heal()
+        await heal()
       },
     }
   }),

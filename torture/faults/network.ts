@@ -1,4 +1,4 @@
-import { anyClient, between } from './choose.ts'
+import { anyClient, between, inTime } from './choose.ts'
 import type { FaultKind, World } from './fault.ts'
 
 /** How the connections of a client look after bytes were lost in them: a stream with a gap is of no use. */
@@ -57,11 +57,22 @@ const blackHole = onOne('black-hole', [300, 4000], (proxy) => {
   }
 })
 
+/** Silently or with a reset. What is lost is lost for good: there is nothing to heal. */
 function lostReply(name: string, to: string): FaultKind {
-  return onOne(name, [500, 3000], (proxy, world) => {
-    const callOff = proxy.loseReplyTo(to, world.random() < 0.5 ? 'swallow' : 'cut')
-    return () => void callOff()
-  })
+  return {
+    name,
+    lastsMs: [0, 0],
+    async inflict(world) {
+      const { proxy, name: client } = anyClient(world)
+      const { isLost, callOff } = proxy.loseReplyTo(to, world.random() < 0.5 ? 'swallow' : 'cut')
+      try {
+        await inTime(isLost, `nothing was sent that has "${to}" in it`)
+      } finally {
+        callOff()
+      }
+      return { target: `network of ${client}`, heal: async () => {} }
+    },
+  }
 }
 
 export const networkFaults: readonly FaultKind[] = [

@@ -1,8 +1,5 @@
-import { anyClient, between, Missed } from './choose.ts'
+import { Missed, anyClient, between, inTime } from './choose.ts'
 import { type Affliction, type FaultKind, type Step, type TortureClient, type World, steps } from './fault.ts'
-
-/** A client that does not come to a step within this time is let go on. */
-const patienceMs = 5000
 
 function signal({ pid, isRunning }: TortureClient, name: NodeJS.Signals): void {
   if (!isRunning) return
@@ -26,11 +23,8 @@ function pauseAt(step: Step): FaultKind {
     lastsMs: [100, 3000],
     async inflict(world) {
       const client = anyClient(world)
-      const { promise: late, resolve } = Promise.withResolvers<'late'>()
-      const timer = setTimeout(resolve, patienceMs, 'late')
-      const came = await Promise.race([client.untilAt(step), late])
-      clearTimeout(timer)
-      if (came !== step) throw new Missed(`no client came by ${step}`)
+      const otherwise = `it did not come by ${step}`
+      if ((await inTime(client.untilAt(step), otherwise)) === undefined) throw new Missed(otherwise)
       return freeze(client)
     },
   }

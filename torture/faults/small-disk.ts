@@ -1,6 +1,6 @@
 import { type ChildProcess, execFile, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { mkdir, open, rm, stat, statfs } from 'node:fs/promises'
+import { mkdir, open, rm, rmdir, stat, statfs } from 'node:fs/promises'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 
@@ -53,7 +53,7 @@ export class SmallDisk {
     })
     const [said] = await Promise.race([once(child.stdout, 'data'), once(child, 'exit')])
     if (String(said).trim() !== 'mounted') {
-      await rm(path, { recursive: true, force: true })
+      await rmdir(path)
       throw new Error(`no file system could be mounted on ${path}`)
     }
     child.unref()

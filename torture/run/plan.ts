@@ -15,8 +15,8 @@ export interface Planned {
 const gapMs: readonly [number, number] = [150, 1000]
 const calmMs: readonly [number, number] = [1500, 3000]
 const calmAfter = 12
-/** One after the other. */
-const serverGapMs: readonly [number, number] = [500, 2500]
+/** One after the other: a server that has just come back is of use again only when everybody has found it. */
+const serverGapMs: readonly [number, number] = [1500, 4500]
 
 /** What is going to happen, from the seed alone: faults that overlap, each as often as the others, in an order of the seed's. */
 export function planOverlapping(seed: string, kinds: readonly FaultKind[], untilMs: number): Planned[] {
