@@ -97,7 +97,10 @@ export class TcpProxy {
    * Loses the next answer to what contains this text, once: silently with `swallow`, where everything after it is lost as well; with a
    * reset with `cut`. `isLost` settles when that has happened.
    */
-  loseReplyTo(to: string, how: 'swallow' | 'cut'): { readonly isLost: Promise<void>; readonly callOff: () => void } {
+  loseReplyTo(
+    to: string,
+    how: 'swallow' | 'cut',
+  ): { readonly isLost: Promise<void>; readonly callOff: () => void } {
     const { promise: isLost, resolve: tell } = Promise.withResolvers<void>()
     const doom = { to, how, tell }
     this.#doomed.add(doom)
