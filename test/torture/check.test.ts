@@ -688,7 +688,7 @@ describe('a history is condemned for one fact:', () => {
         story.lease(lease, { token: batch[place]!, holder: 'c1', grantedMs: 0 }),
       ),
     )
-    for (const [place, op] of ops.entries()) story.tell('c1', op, 'won', batch[place]!)
+    for (const [place, op] of ops.entries()) story.tell('c1', op, 'won', batch[place])
     story.acquire('c1', 'O', 4)
     expect(kindsOf(story)).toEqual([])
   })

@@ -13,7 +13,7 @@ import type { CheckOptions, Verdict } from './verdict.ts'
 
 export { checkLiveness } from './liveness.ts'
 export { renderVerdict } from './render.ts'
-export type { CheckOptions, LivenessBounds, Summary, Verdict, Violation, ViolationKind } from './verdict.ts'
+export type { CheckOptions, LivenessBounds, Verdict, ViolationKind } from './verdict.ts'
 
 /** One for each property. */
 const properties = [
