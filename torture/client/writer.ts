@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Kysely, PostgresDialect, sql } from 'kysely'
-import { Pool, type PoolClient, Query } from 'pg'
+import { Pool, type PoolClient, Query, type QueryConfig } from 'pg'
 import {
   FencedRepository,
   type Fence,
@@ -217,7 +217,8 @@ function boundsOf({ silenceMs }: WritePlan): FenceBounds {
 async function readMuch(session: PoolClient): Promise<void> {
   const { promise, resolve, reject } = Promise.withResolvers<void>()
   // By callback: where there is a query timeout, `pg` tells a query without one of no error.
-  const query = new Query(largeResult, (error: Error | null) => (error ? reject(error) : resolve()))
+  const callback = (error: Error | null): void => (error === null ? resolve() : reject(error))
+  const query = new Query({ text: largeResult, callback } as QueryConfig)
   let rows = 0
   query.on('row', () => {
     rows += 1
