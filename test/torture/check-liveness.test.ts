@@ -238,4 +238,24 @@ describe('what hangs is condemned for one fact:', () => {
     expect(checkLiveness(story.events, all)).toHaveLength(1)
     expect(checkLiveness(story.events, { ...all, gone: ['c1'] })).toEqual([])
   })
+
+  test('what a client that is cut off has asked for does not count, also where it is told at the end', () => {
+    const story = new Story()
+    story.join('c1', 'c2')
+    const [waiting, alone] = ['L', 'M'].map((lease) => story.ask('c1', 'acquire', lease))
+    story.acquire('c2', 'L', 1)
+    for (let ms = 500; ms <= 3000; ms += 500) story.at(ms).beat('c2')
+    story.release('c2', 'L', 1)
+    for (let token = 2; token <= 12; token += 1) {
+      story.at(3000 + token).acquire('c2', 'L', token)
+      story.release('c2', 'L', token)
+    }
+    for (const op of [waiting!, alone!]) story.at(3100).tell('c1', op, 'busy')
+    const all = { ...bounds, healedAtUs: story.us(0) }
+    expect(checkLiveness(story.events, all).map(({ kind }) => kind)).toEqual([
+      'not-granted',
+      'waiter-starved',
+    ])
+    expect(checkLiveness(story.events, { ...all, gone: ['c1'] })).toEqual([])
+  })
 })

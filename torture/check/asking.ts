@@ -31,23 +31,24 @@ export function lastHeard(history: HistoryIndex): Map<string, number> {
 
 /**
  * By lease, when somebody asked for it. Requests that follow each other within `pauseUs` are one; one that was never answered goes on
- * until `untilUs` of its client.
+ * until `untilUs` of its client. Of a client for which that is undefined, none counts.
  */
 export function askingSpans(
   history: HistoryIndex,
   pauseUs: number,
-  untilUs: (client: string) => number,
+  untilUs: (client: string) => number | undefined,
 ): Map<string, Span[]> {
   const requests = new Map<string, Request[]>()
   for (const request of history.requests) {
-    if (request.asked.what === 'acquire') listIn(requests, request.asked.lease).push(request)
+    const { what, client, lease } = request.asked
+    if (what === 'acquire' && untilUs(client) !== undefined) listIn(requests, lease).push(request)
   }
   const spans = new Map<string, Span[]>()
   for (const [lease, ofLease] of requests) {
     const list = listIn(spans, lease)
     for (const request of ofLease.toSorted((a, b) => a.asked.atUs - b.asked.atUs)) {
       const { asked, answered } = request
-      const toUs = Math.max(asked.atUs, answered?.atUs ?? untilUs(asked.client))
+      const toUs = Math.max(asked.atUs, answered?.atUs ?? untilUs(asked.client) ?? asked.atUs)
       const last = list.at(-1)
       if (last !== undefined && asked.atUs <= last.toUs + pauseUs) last.toUs = Math.max(last.toUs, toUs)
       else list.push({ fromUs: asked.atUs, toUs, first: request })

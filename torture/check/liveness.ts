@@ -1,5 +1,5 @@
 import type { HistoryEvent, HolderChange, LeaseChange } from '../history.ts'
-import { type Gap, askingSpans, gaps, lastHeard } from './asking.ts'
+import { type Gap, askingSpans, gaps } from './asking.ts'
 import { HistoryIndex, type Logged, type Request, type Term, listIn } from './history-index.ts'
 import { overAtUs } from './over.ts'
 import { nameOf } from './overlap.ts'
@@ -13,14 +13,12 @@ const mostOvertakings = 10
 export function checkLiveness(events: readonly HistoryEvent[], bounds: LivenessBounds): Violation[] {
   const history = new HistoryIndex(events)
   const gone = goneClients(history, bounds)
-  const heard = lastHeard(history)
   const judge: Judge = {
     history,
     gone,
     healedAtUs: bounds.healedAtUs,
     withinUs: bounds.ttlUs + bounds.longestTransactionUs + bounds.retryUs,
     retryUs: bounds.retryUs,
-    untilUs: (client) => (gone.has(client) ? (heard.get(client) ?? history.endUs) : history.endUs),
   }
   return [...notGranted(judge), ...notTold(judge), ...neverAnswered(judge), ...starved(judge)]
 }
@@ -32,8 +30,6 @@ interface Judge {
   /** A TTL, the longest fenced transaction, and one more try. */
   readonly withinUs: number
   readonly retryUs: number
-  /** Until when a client goes on with what it has asked for. */
-  readonly untilUs: (client: string) => number
 }
 
 /** Clients that were killed, and those to whom something was done that did not end. */
@@ -54,8 +50,11 @@ function goneClients(history: HistoryIndex, { gone = [] }: LivenessBounds): Set<
 
 /** Somebody who asks for a lease that nobody has gets it. */
 function* notGranted(judge: Judge): Generator<Violation> {
-  const { history, healedAtUs, withinUs } = judge
-  for (const gap of gaps(history, askingSpans(history, judge.retryUs, judge.untilUs))) {
+  const { history, gone, healedAtUs, withinUs } = judge
+  const spans = askingSpans(history, judge.retryUs, (client) =>
+    gone.has(client) ? undefined : history.endUs,
+  )
+  for (const gap of gaps(history, spans)) {
     const fromUs = Math.max(gap.fromUs, healedAtUs)
     if (gap.toUs - fromUs <= withinUs) continue
     yield {
@@ -113,7 +112,7 @@ function* neverAnswered({ history, healedAtUs, withinUs, gone }: Judge): Generat
 }
 
 /** Who waits is not passed over for ever. */
-function* starved({ history, healedAtUs, withinUs, untilUs }: Judge): Generator<Violation> {
+function* starved({ history, healedAtUs, withinUs, gone }: Judge): Generator<Violation> {
   const grants = new Map<
     string,
     { readonly term: Term; readonly askedUs: number; readonly client: string }[]
@@ -126,8 +125,8 @@ function* starved({ history, healedAtUs, withinUs, untilUs }: Judge): Generator<
   for (const request of history.requests) {
     const { asked, answered } = request
     const fromUs = Math.max(asked.atUs, healedAtUs) + withinUs
-    const toUs = answered?.atUs ?? untilUs(asked.client)
-    if (asked.what !== 'acquire' || toUs <= fromUs) continue
+    const toUs = answered?.atUs ?? history.endUs
+    if (asked.what !== 'acquire' || toUs <= fromUs || gone.has(asked.client)) continue
     const overtakings = (grants.get(asked.lease) ?? []).filter(
       ({ term, askedUs, client }) => client !== asked.client && askedUs > fromUs && term.grantedAtUs < toUs,
     )
