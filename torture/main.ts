@@ -6,7 +6,8 @@ import { isCaught, run } from './run/run.ts'
 
 const tellEveryMs = 10_000
 
-process.exitCode = await main(process.argv.slice(2))
+// What a fault has left open must not keep a run that is over from ending.
+process.exit(await main(process.argv.slice(2)))
 
 async function main(args: readonly string[]): Promise<number> {
   let options: TortureOptions | 'help'

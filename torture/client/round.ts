@@ -50,6 +50,9 @@ const ways: readonly WriteWay[] = [
 /** Longer than a TTL: what is silent for so long has lost its lease to somebody else, if its fence does not hold. */
 export const longSilenceMs = 4000
 
+/** Several leases, all or none, are waited for outside the line, where others may come first for as long as they like. */
+const longestWaitOutsideMs = 3000
+
 const ttlsMs = [300, 500, 500, 800, 1200, 2000]
 const endings: readonly Round['ending'][] = [
   ...Array<'release'>(11).fill('release'),
@@ -68,11 +71,12 @@ export function drawRound(stream: Stream, leases: readonly string[], fixedTtlMs?
   const drawnMs = stream.pick(ttlsMs)
   const ttlMs = fixedTtlMs ?? drawnMs
   const insists = stream.chance(0.1)
+  const waitMs = stream.pick([300, 1000, 3000, 20_000])
   return {
     leases: wanted,
     way,
     ttlMs,
-    waitMs: stream.pick([300, 1000, 3000, 20_000]),
+    waitMs: way === 'all' ? Math.min(longestWaitOutsideMs, waitMs) : waitMs,
     maxHoldMs: stream.chance(0.1) ? stream.whole(ttlMs, 2 * ttlMs) : undefined,
     transactions: Array.from({ length: stream.whole(1, 4) }, () => drawWrite(stream, stream.pick(wanted))),
     isParallel: stream.chance(0.25),

@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Kysely, PostgresDialect, sql } from 'kysely'
-import { Pool, type PoolClient, Query } from 'pg'
+import { Pool, type PoolClient, Query, type QueryConfig } from 'pg'
 import {
   FencedRepository,
   type Fence,
@@ -216,14 +216,14 @@ function boundsOf({ silenceMs }: WritePlan): FenceBounds {
 /** Reads a large result, and is met in the middle of it. */
 async function readMuch(session: PoolClient): Promise<void> {
   const { promise, resolve, reject } = Promise.withResolvers<void>()
-  const query = new Query(largeResult)
+  // By callback: where there is a query timeout, `pg` tells a query without one of no error.
+  const callback = (error: Error | null): void => (error === null ? resolve() : reject(error))
+  const query = new Query({ text: largeResult, callback } as QueryConfig)
   let rows = 0
   query.on('row', () => {
     rows += 1
     if (rows === 10) at('while reading')
   })
-  query.on('error', reject)
-  query.on('end', () => resolve())
   session.query(query)
   await promise
 }

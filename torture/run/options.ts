@@ -69,7 +69,7 @@ ${Object.entries(groups)
                   names others; exits with 0 when it is found out, 1 when it is not:
 ${indented(controls.map(({ name }) => name))}
   --report FILE   writes what has come of it as JSON
-  --keep DIR      copies histories and logs there; default: only when something was found, to a
+  --keep DIR      puts histories and logs there; default: only when something was found, to a
                   folder that is named
   --help          shows this
 

@@ -16,6 +16,8 @@ import { Stage } from './stage.ts'
 /** How long a client may take to end when everything has been healed. */
 const stopWithinMs = 20_000
 const readEveryMs = 1500
+/** What has been answered while the log was read is not known yet, and would count as hanging if that took long. */
+const maxReadMs = 2000
 /** Share of the time that is spent on judging while it goes on. */
 const judgingShare = 0.05
 
@@ -118,11 +120,13 @@ class Playing {
     while (this.elapsedMs < ms && !this.#interrupted.aborted && crew.casualties.length === 0) {
       // oxlint-disable no-await-in-loop -- Until it is over.
       await pause(Math.min(readEveryMs, ms - this.elapsedMs), this.#interrupted)
+      const sinceReadMs = performance.now()
       const isRead = await judge.tryToReadOn()
+      const isTooOld = bounds !== undefined && performance.now() - sinceReadMs > maxReadMs
       // oxlint-enable no-await-in-loop
       this.#tell(this.elapsedMs, judge.figures)
       const mayJudge = this.#options.control !== undefined || this.#judgedMs < this.elapsedMs * judgingShare
-      if (!mayJudge || !isRead) continue
+      if (!mayJudge || !isRead || isTooOld) continue
       const sinceMs = performance.now()
       const verdict = judge.verdict(bounds)
       this.#judgedMs += performance.now() - sinceMs

@@ -1,6 +1,8 @@
+import { createWriteStream } from 'node:fs'
 import { chmod, cp, mkdir, mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { pipeline } from 'node:stream/promises'
 import { Fencepost } from '../../src/index.ts'
 import { quickLease, rowsOf } from '../client/settings.ts'
 import { applyControl } from '../controls/apply-control.ts'
@@ -8,6 +10,7 @@ import { controlVariable, registerPath } from '../controls/controls.ts'
 import { LogReader } from '../decode/log-reader.ts'
 import { createTortureTables } from '../decode/tables.ts'
 import { startPooler } from '../faults/pooler.ts'
+import type { HistoryEvent } from '../history.ts'
 import { Crew } from './crew.ts'
 import { HistoryFolder } from './history-folder.ts'
 import { Judge } from './judge.ts'
@@ -67,15 +70,21 @@ export class Stage implements AsyncDisposable {
     return new Stage(directory, stack.move(), { server, crew, folder, judge })
   }
 
-  /** Copies what everybody has written down. */
+  /** Copies what everybody has written down, and puts it all together: with what was committed, as it was judged. */
   async keep(directory = `${this.#directory}-kept`): Promise<string> {
     await cp(historiesIn(this.#directory), directory, { recursive: true })
+    const events = createWriteStream(join(directory, 'history.jsonl'))
+    await pipeline(lines(this.judge.events), events)
     return directory
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.#stack.disposeAsync()
   }
+}
+
+function* lines(events: readonly HistoryEvent[]): Generator<string> {
+  for (const event of events) yield `${JSON.stringify(event)}\n`
 }
 
 function historiesIn(directory: string): string {
