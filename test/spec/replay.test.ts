@@ -17,15 +17,23 @@ let alone: readonly (readonly Step[])[] = []
 let failingOver: readonly (readonly Step[])[] = []
 let compiled: Compiled
 
+const simulating = { file, steps: 25, seed: 4 }
+
+// Each of these starts Quint once.
 beforeAll(async () => {
-  const simulating = { file, steps: 25, seed: 4 }
   alone = await simulate({ ...simulating, main: 'crowd', step: 'lively', traces: 24 })
+})
+beforeAll(async () => {
   failingOver = await simulate({ ...simulating, main: 'sound', step: 'livelyStep', traces: 12 })
+})
+beforeAll(async () => {
   compiled = await compile(file, 'fencepost', 'sound')
+})
+beforeAll(async () => {
   for (const server of servers) {
     await server.query('create table written (lease text, token bigint, holder uuid)')
   }
-}, 120_000)
+})
 
 const leaseName = (lease: number): string => `lease ${lease}`
 const txName = ({ server, holder, lease, token }: Tx): string => [server, holder, lease, token].join()

@@ -12,7 +12,7 @@ let compiled: Compiled
 
 beforeAll(async () => {
   compiled = await compile(file, 'fencepost', 'sound')
-}, 120_000)
+})
 
 /** The same numbers each time. */
 function* random(): Generator<number, never> {
