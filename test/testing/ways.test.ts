@@ -157,13 +157,14 @@ describe.skipIf(poolerReason !== undefined)(
   },
 )
 
-const hasOpenssl = spawnSync('openssl', ['version']).status === 0
+const program = 'openssl'
+const hasOpenssl = spawnSync(program, ['version']).status === 0
 
 describe.skipIf(!hasOpenssl)(`TLS${hasOpenssl ? '' : ', skipped: openssl is not installed'}`, () => {
   let server: EmbeddedServer
 
   function openssl(...args: string[]): void {
-    execFileSync('openssl', args, { cwd: folder, stdio: 'pipe' })
+    execFileSync(program, args, { cwd: folder, stdio: 'pipe' })
   }
 
   function certificate(name: string, subject: string, extension: string): void {
