@@ -54,6 +54,7 @@ export type { DoctorReport, Finding, FindingCode, FixKind, Severity } from './do
 export type { ForceReleaseOptions, ForcedRelease } from './operators/force-release.ts'
 export type { HolderInfo } from './operators/holder-list.ts'
 export type { FencedTransactionInfo, ForcedReleaseInfo, LeaseDetail } from './operators/lease-detail.ts'
+export type { SequenceInfo, SequenceKind } from './operators/sequences.ts'
 export type { Duration } from './duration.ts'
 export type { Logger } from './logger.ts'
 export type { MigrateOptions, MigrateResult } from './database/migrate.ts'
