@@ -54,7 +54,7 @@ function holderChanges(transactions: readonly Committed[], id: string): HolderCh
 test('a grant and its release are read as they were committed, with times by the server', async () => {
   const { rest } = await reading('a_grant')
   const name = `it's "quoted": lease[text]:'x' \\ 'null'`
-  const fencepost = await server.open({ label: 'c1' })
+  await using fencepost = await server.open({ label: 'c1' })
   const beforeUs = Date.now() * 1000
   const lease = await fencepost.acquire(name, { ttl: 1500 })
   await lease.release()
@@ -88,7 +88,7 @@ test('a grant and its release are read as they were committed, with times by the
 
 test('a term with bounds says from when and until when, and an ended holder since when', async () => {
   const { rest } = await reading('bounds')
-  const fencepost = await server.open({ label: 'c1' })
+  await using fencepost = await server.open({ label: 'c1' })
   const lease = await fencepost.acquire('bounded', { ttl: '1s', minHold: '2s', maxHold: '1m' })
   await fencepost.close()
   const transactions = await rest()
@@ -166,7 +166,7 @@ test('a long label is known also where the log leaves it out', async () => {
 
 test('a lease that is purged is named with its last term', async () => {
   const { rest } = await reading('purge')
-  const fencepost = await server.open({ label: 'c1' })
+  await using fencepost = await server.open({ label: 'c1' })
   const lease = await fencepost.acquire('purged', { ttl: '1s' })
   await lease.release()
   await server.query(`select fencepost.purge('0')`)
