@@ -61,6 +61,9 @@ const endings: readonly Round['ending'][] = [
   'close',
 ]
 
+/** Whoever has given its lease back is refused at once. */
+const insistentEndings: readonly Round['ending'][] = ['let expire', 'close']
+
 export function drawRound(stream: Stream, leases: readonly string[], fixedTtlMs?: number): Round {
   const [first, second] = stream.shuffled(leases)
   const way = stream.pick(['acquire', 'acquire', 'acquire', 'try', 'all'] as const)
@@ -68,6 +71,7 @@ export function drawRound(stream: Stream, leases: readonly string[], fixedTtlMs?
   const drawnMs = stream.pick(ttlsMs)
   const ttlMs = fixedTtlMs ?? drawnMs
   const waitMs = stream.pick([300, 1000, 3000, 20_000])
+  const insists = stream.chance(0.1)
   return {
     leases: wanted,
     way,
@@ -77,9 +81,9 @@ export function drawRound(stream: Stream, leases: readonly string[], fixedTtlMs?
     transactions: Array.from({ length: stream.whole(1, 4) }, () => drawWrite(stream, stream.pick(wanted))),
     isParallel: stream.chance(0.25),
     idleMs: stream.chance(0.15) ? stream.whole(1, 400) : 0,
-    ending: stream.pick(endings),
+    ending: stream.pick(insists ? insistentEndings : endings),
     isSorry: stream.chance(0.3),
-    insists: stream.chance(0.1),
+    insists,
     restMs: stream.chance(0.5) ? stream.whole(1, 60) : 0,
   }
 }

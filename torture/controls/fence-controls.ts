@@ -68,7 +68,7 @@ export const fenceControls: readonly Control[] = [
       "the fence's look at the holder: it compares the token alone, so that also who has expired begins one transaction after another.",
     caughtAs: ['not-granted'],
     mode: 'liveness',
-    provocation: { clients: 3, leases: 2, ttlMs: 500, seconds: 40, faults: [] },
+    provocation: { clients: 4, leases: 3, ttlMs: 500, seconds: 40, faults: [] },
     functions: {
       [fence]: [
         {
