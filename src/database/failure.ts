@@ -22,9 +22,14 @@ export class RequestFailure extends Error {
   }
 }
 
-/** The five characters PostgreSQL gives to every error; undefined when the error came from elsewhere. */
+/**
+ * The five characters PostgreSQL gives to every error; undefined when the error came from elsewhere. What ends the session by 08P01 is told
+ * as 08006: PgBouncer says so of everything, of a server too that it has lost in the middle of a COMMIT. About a message that was
+ * sent, such as one with too many parameters, the server says 08P01 and goes on.
+ */
 export function sqlStateOf(error: unknown): string | undefined {
   if (typeof error !== 'object' || error === null || !('code' in error)) return undefined
+  if (error.code === '08P01' && 'severity' in error && error.severity === 'FATAL') return '08006'
   return typeof error.code === 'string' && /^[0-9A-Z]{5}$/.test(error.code) && !systemCodes.has(error.code)
     ? error.code
     : undefined
@@ -36,7 +41,7 @@ const systemCodes = new Set(['EPIPE', 'EPERM', 'EBADF', 'EBUSY', 'EROFS', 'EXDEV
 /** The server may have carried the statement out before it said this, or says it of the connection as a whole. */
 export function isConnectionState(sqlState: string): boolean {
   // 25P03 and 25P04: the server ended the session over its idle or transaction timeout.
-  // 08P01 is about the message that was sent, such as one with too many parameters.
+  // It is about the message that was sent; see sqlStateOf().
   if (sqlState === '08P01') return false
   return (
     sqlState.startsWith('08') ||

@@ -118,8 +118,9 @@ async function allowsTransactions(exam: Examination, client: Client): Promise<bo
     await client.query('commit')
     return true
   } catch (error) {
-    const sqlState = sqlStateOf(error)
-    if (sqlState !== '08P01' && sqlState !== '25001') throw error
+    // PgBouncer, which ends the session of whoever tries, and others.
+    const { code } = error as { code?: unknown }
+    if (code !== '08P01' && code !== '25001') throw error
     exam.found(
       'pooler-refuses-transactions',
       'error',
