@@ -70,8 +70,8 @@ export function drawRound(stream: Stream, leases: readonly string[], fixedTtlMs?
   const wanted = way === 'all' && second !== undefined ? [first!, second] : [first!]
   const drawnMs = stream.pick(ttlsMs)
   const ttlMs = fixedTtlMs ?? drawnMs
-  const insists = stream.chance(0.1)
   const waitMs = stream.pick([300, 1000, 3000, 20_000])
+  const insists = stream.chance(0.1)
   return {
     leases: wanted,
     way,
