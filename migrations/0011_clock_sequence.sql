@@ -630,11 +630,25 @@ begin
      where l.token is distinct from t.token;
 end $$;
 
+-- The leases that are the holder's here by what it asked for up to this attempt, apart from those that are named: where it holds none of them,
+-- their release was lost in a failover, and as long as the holder lives nobody else would get them. Terms that end by themselves are left
+-- to do so. It reads all leases.
+create function fencepost.stray_terms(p_holder uuid, p_names text[], p_attempt bigint)
+returns table (name text, token bigint, sequence text, ticket bigint)
+language sql security definer
+set search_path = fencepost, pg_temp as $$
+  select l.name, l.token, l.sequence, l.ticket
+    from lease l
+   where l.holder_id = p_holder and l.attempt <= p_attempt and l.deadline = 'infinity'
+     and l.name not in (select n from unnest(p_names) n)
+$$;
+
 revoke all on function
   fencepost.clock_base(bigint),
   fencepost.token_base(bigint, boolean),
   fencepost.set_sequence_kind(text, text),
-  fencepost.missing_terms(uuid, text[], bigint[])
+  fencepost.missing_terms(uuid, text[], bigint[]),
+  fencepost.stray_terms(uuid, text[], bigint)
 from public;
 
 -- What people look at. ahead: how far the last token of a clock sequence is ahead of the clock, until which it only counts.
@@ -660,7 +674,7 @@ begin
   loop
     execute 'grant select on fencepost.sequences to ' || v_role;
     execute 'grant execute on function fencepost.clock_base(bigint), fencepost.token_base(bigint, boolean), '
-      'fencepost.missing_terms(uuid, text[], bigint[]) to ' || v_role;
+      'fencepost.missing_terms(uuid, text[], bigint[]), fencepost.stray_terms(uuid, text[], bigint) to ' || v_role;
   end loop;
 end $$;
 
@@ -670,6 +684,7 @@ language sql immutable parallel safe as 'select 11';
 -- Down Migration
 
 drop view fencepost.sequences;
+drop function fencepost.stray_terms(uuid, text[], bigint);
 drop function fencepost.missing_terms(uuid, text[], bigint[]);
 drop function fencepost.set_sequence_kind(text, text);
 

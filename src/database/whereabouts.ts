@@ -12,7 +12,7 @@ export interface Whereabouts {
  * promotion on; the control file only from the first checkpoint after it.
  */
 export const whereaboutsColumns: Readonly<Record<string, string>> = {
-  system_identifier: '(select s.system_identifier::text from pg_catalog.pg_control_system() s)',
+  system_identifier: '(pg_catalog.pg_control_system()).system_identifier::text',
   wal_file:
     'case when not pg_catalog.pg_is_in_recovery() then pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()) end',
 }

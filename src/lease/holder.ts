@@ -39,6 +39,8 @@ export interface HolderOptions {
 export interface HolderListener {
   /** Of a lease that is held: the term. */
   readonly term?: Term
+  /** Of a place in line. */
+  readonly place?: { readonly ticket: string }
   atRisk(leftMs: number, cause: unknown): void
   lost(reason: LossReason, cause: unknown): void
 }
@@ -67,6 +69,7 @@ export class Holder {
   #cancelSettling: () => void = () => {}
   #cancelLookUp: () => void = () => {}
   #attempt = 0
+  readonly #openAttempts = new Set<number>()
   /** Attempts that got no answer. */
   #unsettled: readonly Unsettled[] = []
 
@@ -146,33 +149,58 @@ export class Holder {
 
   /**
    * The beats may go to another server than before, for this reason: its terms are looked up there, and those that it does not know are lost.
-   * A beat would not tell, since the holder may be known and its last grants not. Asks until there is an answer.
+   * A beat would not tell, since the holder may be known and its last grants not. What it takes for ours and nobody here holds is given
+   * back: its release was lost. Asks until there is an answer.
    */
   lookUpTerms(why: Error, tries = 1): void {
     this.#cancelLookUp()
+    if (this.#loss !== undefined) return
+    Promise.all([this.#loseMissing(why), this.#giveBackStrays()]).catch((error: unknown) => {
+      if (this.#loss !== undefined) return
+      this.#logger.debug(`fencepost: the terms that are held could not be looked up yet: ${String(error)}`)
+      this.#cancelLookUp = this.#clock.after(beatRetryMs(this.ttlMs, tries, Math.random()), () =>
+        this.lookUpTerms(why, tries + 1),
+      )
+    })
+  }
+
+  async #loseMissing(why: Error): Promise<void> {
     const held = [...this.#listeners].flatMap((listener) => {
       return listener.term === undefined ? [] : [{ listener, term: listener.term }]
     })
-    if (this.#loss !== undefined || held.length === 0) return
+    if (held.length === 0) return
     const terms = held.map(({ term }) => term)
-    this.#protocol.missing(this.#options.beats, this.id, terms).then(
-      (missing) => {
-        for (const { listener, term } of held) {
-          if (!missing.has(term.lease) || !this.#listeners.has(listener)) continue
-          listener.lost('forgotten', why)
-          // An earlier term of ours, whose end is lost too. As long as this holder lives nobody else would get the lease.
-          const token = missing.get(term.lease)
-          if (token !== undefined) this.#options.giveBack({ ...term, token })
-        }
-      },
-      (error: unknown) => {
-        if (this.#loss !== undefined) return
-        this.#logger.debug(`fencepost: the terms that are held could not be looked up yet: ${String(error)}`)
-        this.#cancelLookUp = this.#clock.after(beatRetryMs(this.ttlMs, tries, Math.random()), () =>
-          this.lookUpTerms(why, tries + 1),
-        )
-      },
-    )
+    const missing = await this.#protocol.missing(this.#options.beats, this.id, terms)
+    for (const { listener, term } of held) {
+      if (!missing.has(term.lease) || !this.#listeners.has(listener)) continue
+      listener.lost('forgotten', why)
+      // An earlier term of ours, whose end is lost too.
+      const token = missing.get(term.lease)
+      if (token !== undefined) this.#options.giveBack({ ...term, token })
+    }
+  }
+
+  async #giveBackStrays(): Promise<void> {
+    // What is still being asked for may be granted now, and is no stray.
+    const settled = Math.min(this.#attempt + 1, ...this.#openAttempts, ...this.#unsettled.map(attemptOf)) - 1
+    // What was answered before is held, waited for or given back by then.
+    await new Promise<void>((resolve) => setImmediate(resolve))
+    const before = this.#known()
+    const strays = await this.#protocol.strays(this.#options.beats, this.id, [...before.leases], settled)
+    const { leases, tickets } = this.#known()
+    for (const { term, ticket } of strays) {
+      const isWaitedFor = ticket !== undefined && (before.tickets.has(ticket) || tickets.has(ticket))
+      if (!leases.has(term.lease) && !isWaitedFor) this.#options.giveBack(term)
+    }
+  }
+
+  /** The leases that are held, and the places in line for others. */
+  #known(): { readonly leases: Set<string>; readonly tickets: Set<string> } {
+    const listeners = [...this.#listeners]
+    return {
+      leases: new Set(listeners.flatMap(({ term }) => term?.lease ?? [])),
+      tickets: new Set(listeners.flatMap(({ place }) => place?.ticket ?? [])),
+    }
   }
 
   /** Ends the row, so that all its leases are free at once. */
@@ -181,10 +209,15 @@ export class Holder {
     await this.#protocol.end(this.id)
   }
 
-  /** The number of the next attempt to acquire. */
-  nextAttempt(): number {
+  /** The number of the next attempt to acquire, which is open until `closeAttempt`. */
+  openAttempt(): number {
     this.#attempt += 1
+    this.#openAttempts.add(this.#attempt)
     return this.#attempt
+  }
+
+  closeAttempt(attempt: number): void {
+    this.#openAttempts.delete(attempt)
   }
 
   /**
@@ -311,4 +344,8 @@ export class Holder {
       this.#logger.debug(`fencepost: an expired holder could not be ended: ${String(error)}`)
     })
   }
+}
+
+function attemptOf({ attempt }: Unsettled): number {
+  return attempt
 }

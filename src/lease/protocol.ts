@@ -168,6 +168,28 @@ export class Protocol {
     )
   }
 
+  /** What the server that gets the holder's beats takes for its terms, by attempts up to this one, apart from these leases. */
+  async strays(
+    beats: Connection,
+    holderId: string,
+    known: readonly string[],
+    attempt: number,
+  ): Promise<{ readonly term: Term; readonly ticket: string | undefined }[]> {
+    const rows = await this.#call(beats, {
+      text: 'select name, token, sequence, ticket from fencepost.stray_terms($1::uuid, $2::text[], $3::bigint)',
+      values: [holderId, known, attempt],
+    })
+    return rows.map(({ name, token, sequence, ticket }) => ({
+      term: {
+        lease: name ?? '',
+        token: BigInt(token ?? 0) as Token,
+        holderId,
+        sequence: sequence ?? 'default',
+      },
+      ticket: ticket ?? undefined,
+    }))
+  }
+
   /** Ends the holder, so that its leases are free at once, and lets those go on that somebody waits for. */
   async end(holderId: string): Promise<void> {
     await this.#call(this.#grants, { text: 'select fencepost.end_holder($1::uuid)', values: [holderId] })

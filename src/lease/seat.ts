@@ -370,7 +370,7 @@ export class Seat {
   /** One numbered attempt; what it may have been granted is followed up when its answer is lost. */
   async #attempt<T>(names: readonly string[], send: (attempt: number) => Promise<T>): Promise<T> {
     await this.holder.settle()
-    const attempt = this.holder.nextAttempt()
+    const attempt = this.holder.openAttempt()
     try {
       return await send(attempt)
     } catch (error) {
@@ -378,6 +378,8 @@ export class Seat {
         this.holder.leaveUnsettled(attempt, names)
       }
       throw error
+    } finally {
+      this.holder.closeAttempt(attempt)
     }
   }
 }

@@ -94,6 +94,30 @@ describe('after a failover that has lost the last grants', { timeout: timeoutMs 
     expect(anchor.isHeld).toBe(true)
   })
 
+  test('a lease that comes back although it was released long ago is given back there, and none that is waited for', async () => {
+    const { pair, proxy, open } = await newPair()
+    const fencepost = await open()
+    const other = await open({ label: 'other' })
+    const anchor = await fencepost.acquire('anchor')
+    const blocking = await other.acquire('waited for')
+    const waiting = fencepost.acquire('waited for')
+    await eventually(async () => (await pair.query('select from fencepost.waiter')).length === 1)
+    const old = await fencepost.acquire('long ago')
+    await pair.copy()
+    await old.release()
+    await renewalOf(anchor)
+    await renewalOf(anchor)
+    proxy.leadTo(await pair.promote())
+    proxy.cut()
+    await using lease = await other.acquire('long ago', { wait: '20s' })
+    expect(lease.isHeld).toBe(true)
+    await blocking.release()
+    const waited = await waiting
+    await renewalOf(waited)
+    expect([anchor.isHeld, waited.isHeld]).toEqual([true, true])
+    expect(await waited.release()).toBe('released')
+  })
+
   test('a heartbeat does not go on at the old primary, which is still alive', async () => {
     const { pair, proxy, log, open } = await newPair()
     // Long enough for the holder not to have expired in the copy: it is not that by which the lease is lost.
@@ -202,6 +226,30 @@ test('missing_terms names the terms that are not the holder’s, and under which
     { name: 'again', token: again.toString() },
     { name: 'none', token: null },
     { name: 'theirs', token: null },
+  ])
+})
+
+test('stray_terms names what is the holder’s beside what is named, by attempts up to one, and does not end by itself', async () => {
+  const holder = await SqlHolder.join(database.pool)
+  const token = await holder.take('stray', { attempt: 3 })
+  await holder.take('known', { attempt: 4 })
+  await holder.take('bounded', { attempt: 5, maxHoldMs: 60_000 })
+  await holder.take('later', { attempt: 6 })
+  await holder.release('released', await holder.take('released', { attempt: 2 }))
+  const strays = (known: string[], attempt: number) =>
+    database.query('select name, token::text, sequence, ticket from fencepost.stray_terms($1, $2, $3)', [
+      holder.id,
+      known,
+      attempt,
+    ])
+  expect(await strays(['known'], 5)).toEqual([
+    { name: 'stray', token: token.toString(), sequence: 'default', ticket: null },
+  ])
+  expect(await strays([], 2)).toEqual([])
+  expect((await strays([], 6)).map(({ name }) => name as string).toSorted()).toEqual([
+    'known',
+    'later',
+    'stray',
   ])
 })
 
