@@ -69,7 +69,8 @@ export class Holder {
   #cancelSettling: () => void = () => {}
   #cancelLookUp: () => void = () => {}
   #attempt = 0
-  readonly #openAttempts = new Set<number>()
+  /** Who asks for leases, and the last attempt before they did. */
+  readonly #asking = new Set<{ readonly after: number }>()
   /** Attempts that got no answer. */
   #unsettled: readonly Unsettled[] = []
 
@@ -182,7 +183,7 @@ export class Holder {
 
   async #giveBackStrays(): Promise<void> {
     // What is still being asked for may be granted now, and is no stray.
-    const settled = Math.min(this.#attempt + 1, ...this.#openAttempts, ...this.#unsettled.map(attemptOf)) - 1
+    const settled = [...this.#asking].reduce((least, { after }) => Math.min(least, after), this.#attempt)
     // What was answered before is held, waited for or given back by then.
     await new Promise<void>((resolve) => setImmediate(resolve))
     const before = this.#known()
@@ -209,15 +210,17 @@ export class Holder {
     await this.#protocol.end(this.id)
   }
 
-  /** The number of the next attempt to acquire, which is open until `closeAttempt`. */
-  openAttempt(): number {
+  /** The number of the next attempt to acquire. */
+  nextAttempt(): number {
     this.#attempt += 1
-    this.#openAttempts.add(this.#attempt)
     return this.#attempt
   }
 
-  closeAttempt(attempt: number): void {
-    this.#openAttempts.delete(attempt)
+  /** Somebody asks for a lease from now on, with a later attempt than those until now. The returned function: he has his answer. */
+  startAsking(): () => void {
+    const asking = { after: this.#attempt }
+    this.#asking.add(asking)
+    return () => void this.#asking.delete(asking)
   }
 
   /**
@@ -344,8 +347,4 @@ export class Holder {
       this.#logger.debug(`fencepost: an expired holder could not be ended: ${String(error)}`)
     })
   }
-}
-
-function attemptOf({ attempt }: Unsettled): number {
-  return attempt
 }

@@ -221,6 +221,7 @@ export class Seat {
     asking: Asking,
   ): Promise<{ readonly isGranted: true; readonly grants: readonly Grant[] } | RefusedOne> {
     const done = this.use()
+    const answered = this.holder.startAsking()
     try {
       const { protocol, clock } = this.#options
       return await this.#attempt(names, async (attempt) => {
@@ -235,6 +236,7 @@ export class Seat {
       this.#noticeEnd(error)
       throw error
     } finally {
+      answered()
       done()
     }
   }
@@ -354,6 +356,7 @@ export class Seat {
       batchers.set(key, batcher)
     }
     this.#inUse += 1
+    const answered = this.holder.startAsking()
     try {
       const answer = await batcher.add(request)
       // A grant is durable, and with it the release that came before.
@@ -363,6 +366,7 @@ export class Seat {
       this.#noticeEnd(error)
       throw error
     } finally {
+      answered()
       this.#inUse -= 1
     }
   }
@@ -370,7 +374,7 @@ export class Seat {
   /** One numbered attempt; what it may have been granted is followed up when its answer is lost. */
   async #attempt<T>(names: readonly string[], send: (attempt: number) => Promise<T>): Promise<T> {
     await this.holder.settle()
-    const attempt = this.holder.openAttempt()
+    const attempt = this.holder.nextAttempt()
     try {
       return await send(attempt)
     } catch (error) {
@@ -378,8 +382,6 @@ export class Seat {
         this.holder.leaveUnsettled(attempt, names)
       }
       throw error
-    } finally {
-      this.holder.closeAttempt(attempt)
     }
   }
 }
