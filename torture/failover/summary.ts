@@ -67,7 +67,9 @@ export function summarize(
     overlaps: overlaps.length,
     longestOverlapMs: longest === Infinity ? null : Math.round(longest),
     writableMs: spread(outcomes.map((one) => one.writableMs)),
-    nextGrantMs: spread(outcomes.map((one) => one.nextGrantMs ?? Infinity)),
+    nextGrantMs: spread(
+      outcomes.flatMap(({ nextGrantMs }) => (nextGrantMs === undefined ? [] : [nextGrantMs])),
+    ),
     acquires: tally('acquires'),
     writes: tally('writes'),
   }
