@@ -3,6 +3,7 @@ import { beforeAll, describe, expect, test } from 'vitest'
 import { applyControl } from '../../torture/controls/apply-control.ts'
 import { type Control, exchange } from '../../torture/controls/control.ts'
 import { controlNamed, controls } from '../../torture/controls/controls.ts'
+import { createTortureTables } from '../../torture/decode/tables.ts'
 import { type TestDatabase, useDatabase } from '../support/database.ts'
 import { OwnServer } from '../support/own-server.ts'
 import { SqlHolder, waitsOrAnswers } from '../support/sql-holder.ts'
@@ -18,12 +19,8 @@ function weakenedBy(control: string): TestDatabase {
   return database
 }
 
-/** Those of the suite's clients. */
 async function createTables(database: TestDatabase): Promise<void> {
-  await database.query(`
-    create schema torture;
-    create table torture.write (lease text, token bigint, row text, client text, op integer);
-    create table torture.row (row text primary key, lease text, stamp bigint)`)
+  await createTortureTables(await database.session())
 }
 
 /** What came of a statement: its SQLSTATE, where it was refused. */
