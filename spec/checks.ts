@@ -120,7 +120,7 @@ export async function* checkAll(file: string, isFull: boolean): AsyncGenerator<C
 }
 
 /** How many steps the checks go that have no end, or not within a minute. */
-const depths = { oneServer: 13, failover: 8, fullFailover: 10, clock: 9 }
+const depths = { oneServer: 13, failover: 8, fullFailover: 9, clock: 9 }
 
 function isSame(from: World, to: World): boolean {
   return (
