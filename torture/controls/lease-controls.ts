@@ -88,7 +88,7 @@ export const leaseControls: readonly Control[] = [
       'fencepost.draw_tokens(text,integer)': [
         {
           out:
-            '    update fencepost.token_sequence s set last_token = s.last_token + p_count\n     where s.name = p_sequence\n' +
+            '    update fencepost.token_sequence s set last_token = fencepost.token_base(s.last_token, s.follows_clock) + p_count\n     where s.name = p_sequence\n' +
             '    returning s.last_token - p_count into v_base;\n    if found then\n      return v_base;\n    end if;',
           in:
             '    perform from fencepost.token_sequence s where s.name = p_sequence for update;\n    if found then\n' +
@@ -98,7 +98,7 @@ export const leaseControls: readonly Control[] = [
       [acquireBatch]: [
         {
           out:
-            '  update token_sequence s set last_token = s.last_token + v_count\n   where s.name = p_sequence\n' +
+            '  update token_sequence s set last_token = token_base(s.last_token, s.follows_clock) + v_count\n   where s.name = p_sequence\n' +
             '  returning s.last_token - v_count + 1 into token;\n  if not found then\n' +
             '    token := draw_tokens(p_sequence, v_count) + 1;\n  end if;',
           in: '  token := draw_tokens(p_sequence, v_count) + 1;',
@@ -107,7 +107,7 @@ export const leaseControls: readonly Control[] = [
       [release]: [
         {
           out:
-            '        update token_sequence s set last_token = s.last_token + 1\n         where s.name = v_sequence\n' +
+            '        update token_sequence s set last_token = token_base(s.last_token, s.follows_clock) + 1\n         where s.name = v_sequence\n' +
             '        returning s.last_token),',
           in: '        select draw_tokens(v_sequence, 1) + 1 as last_token),',
         },
