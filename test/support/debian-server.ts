@@ -89,7 +89,8 @@ export class DebianFolder implements AsyncDisposable {
   async [Symbol.asyncDispose](): Promise<void> {
     // Nothing of it is kept, and a primary that stops in order would wait for its standby.
     for (const node of this.#nodes.toReversed()) await node.crash()
-    await rm(this.path, { recursive: true, force: true })
+    // A copy that is under way may still write.
+    await rm(this.path, { recursive: true, force: true, maxRetries: 5 })
   }
 }
 

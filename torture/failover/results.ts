@@ -34,7 +34,11 @@ export async function readResults(): Promise<Results> {
 }
 
 export async function keep(results: Results): Promise<void> {
-  await writeFile(file, `${JSON.stringify(results, null, 2)}\n`)
+  // Lists of kinds in one line, as the formatter has them.
+  const text = JSON.stringify(results, null, 2).replaceAll(/\[\s+("[^\]]+")\s+\]/g, (_, list: string) => {
+    return `[${list.replaceAll(/\s+/g, ' ')}]`
+  })
+  await writeFile(file, `${text}\n`)
 }
 
 export function withSummary(results: Results, summary: Summary): Results {
