@@ -6,8 +6,8 @@ export default defineConfig({
     include: ['test/**/*.test.ts'],
     globalSetup: ['test/support/global-setup.ts'],
     reporters: ['default', new SummaryReporter()],
-    // Every file has a database of its own on one server, and many wait for processes: two at a time suit two cores.
-    maxWorkers: 2,
+    // Every file has a database of its own on one server, and many wait for processes: three at a time keep two cores busy.
+    maxWorkers: 3,
     // A test that takes so long hangs. None of them waits for time to pass where an event will do.
     testTimeout: 60_000,
     hookTimeout: 60_000,

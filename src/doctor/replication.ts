@@ -8,7 +8,9 @@ export async function checkReplication(exam: Examination): Promise<void> {
       'error',
       'the server',
       'The server is a standby: it grants no leases, and takes no writes.',
-      advice('Name the primary in the database URL (with several hosts: target_session_attrs=read-write).'),
+      advice(
+        'Name the primary in the database URL, or what leads to it (docs/failover.md); a list of hosts is not understood.',
+      ),
     )
     return
   }
