@@ -63,6 +63,12 @@ test('a grant and a write that were answered and are not there are lost', () => 
   expect(judged({ told })).toMatchObject({ lostGrants: 1, lostWrites: 1, twice: 0, nextGrantMs: undefined })
 })
 
+test('a grant with the number of a lost one of the same holder is not the next grant', () => {
+  const told = [won(7, 'b', 90), won(7, 'b', 140)]
+  const ledger = { granted: [granted(1, server, 7, 'b')], written: [] }
+  expect(judged({ told, ledger })).toMatchObject({ nextGrantMs: 40 })
+})
+
 test('the number of a lost grant that another holder has is given twice', () => {
   const told = [won(7, 'a'), won(8, 'a', 0, 'other')]
   const ledger = { granted: [granted(1, server, 7, 'b'), granted(2, server, 8, 'b')], written: [] }

@@ -51,7 +51,8 @@ export function judge({ told, ledger, server, passed, refused, promotedAtMs }: E
   const freshKeys = new Set(fresh.map(termKey))
   const given = new Map(fresh.map(({ token, lease }) => [token, lease]))
   const committed = told.filter(({ what, outcome }) => what === 'write' && outcome === 'won')
-  const next = wins.find(({ term }) => freshKeys.has(termKey(term!)))
+  // A counter can give the same holder the number of a lost grant once more.
+  const next = wins.find(({ term, atMs }) => atMs >= promotedAtMs && freshKeys.has(termKey(term!)))
   return {
     answered: wins.length,
     lostGrants: lost.length,
