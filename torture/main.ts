@@ -1,7 +1,16 @@
 // npm run torture [-- OPTIONS]: tries to break fencepost, and judges what has come of it. See torture/README.md.
 import { UsageError, readOptions, usage } from './run/options.ts'
 import type { TortureOptions } from './run/options.ts'
-import { heading, progressLine, rerun, summary, writeReport } from './run/report.ts'
+import {
+  type ControlResult,
+  controlLine,
+  heading,
+  progressLine,
+  rerun,
+  summary,
+  writeControls,
+  writeReport,
+} from './run/report.ts'
 import { isCaught, run } from './run/run.ts'
 
 const tellEveryMs = 10_000
@@ -10,7 +19,7 @@ const tellEveryMs = 10_000
 process.exit(await main(process.argv.slice(2)))
 
 async function main(args: readonly string[]): Promise<number> {
-  let options: TortureOptions | 'help'
+  let options: readonly TortureOptions[] | 'help'
   try {
     options = readOptions(args)
   } catch (error) {
@@ -22,12 +31,42 @@ async function main(args: readonly string[]): Promise<number> {
     console.log(usage)
     return 0
   }
-  return torture(options)
+  const interrupted = untilInterrupted()
+  const [first] = options
+  return options.length === 1 ? torture(first!, interrupted) : tryControls(options, interrupted)
 }
 
-async function torture(options: TortureOptions): Promise<number> {
+/** Each control in a run of its own, and a line for each. */
+async function tryControls(all: readonly TortureOptions[], interrupted: AbortSignal): Promise<number> {
+  const results: ControlResult[] = []
+  for (const options of all) {
+    // oxlint-disable-next-line no-await-in-loop -- One after the other, so that none is slower for another one's sake.
+    const outcome = await run(options, () => {}, interrupted)
+    if (outcome === undefined) {
+      console.log('interrupted')
+      return 130
+    }
+    const control = options.control!
+    const kinds = new Set(outcome.verdict.violations.map(({ kind }) => kind))
+    const result = {
+      control: control.name,
+      without: control.without,
+      isCaught: isCaught(control, outcome.verdict),
+      as: control.caughtAs.filter((kind) => kinds.has(kind)),
+      afterMs: Math.round(outcome.ranForMs),
+      seed: options.seed,
+    }
+    results.push(result)
+    console.log(controlLine(result))
+  }
+  const file = all[0]!.report
+  if (file !== undefined) await writeControls(file, results)
+  return results.every(({ isCaught: each }) => each) ? 0 : 1
+}
+
+async function torture(options: TortureOptions, interrupted: AbortSignal): Promise<number> {
   console.log(`${heading(options)}\n`)
-  const outcome = await run(options, progress(), untilInterrupted())
+  const outcome = await run(options, progress(), interrupted)
   if (outcome === undefined) {
     console.log('interrupted')
     return 130

@@ -2,7 +2,8 @@ import { describe, expect, test } from 'vitest'
 import { drawRound } from '../../torture/client/round.ts'
 import { clientFaults } from '../../torture/faults/kinds.ts'
 import { serverFaults } from '../../torture/faults/server.ts'
-import { UsageError, readOptions } from '../../torture/run/options.ts'
+import { controls } from '../../torture/controls/controls.ts'
+import { type TortureOptions, UsageError, readOptions } from '../../torture/run/options.ts'
 import { type Planned, planInTurn, planOverlapping } from '../../torture/run/plan.ts'
 import { Stream } from '../../torture/run/stream.ts'
 
@@ -55,12 +56,17 @@ test('no two faults share a name', () => {
   expect(names).toEqual([...new Set(names)])
 })
 
+/** Of a call that runs once. */
+function optionsOf(...args: string[]): TortureOptions {
+  const options = readOptions(args)
+  if (options === 'help') throw new Error('help')
+  expect(options).toHaveLength(1)
+  return options[0]!
+}
+
 describe('arguments', () => {
   test('may name faults, the beginnings of their names, and groups', () => {
-    const named = (faults: string): string[] => {
-      const options = readOptions(['--faults', faults])
-      return options === 'help' ? [] : options.faults.map(({ name }) => name)
-    }
+    const named = (faults: string): string[] => optionsOf('--faults', faults).faults.map(({ name }) => name)
     expect(named('kill,drop')).toEqual(['kill', 'drop'])
     expect(named('lost-reply')).toHaveLength(4)
     expect(named('pause')).toContain('pause-after-commit-was-sent')
@@ -70,8 +76,14 @@ describe('arguments', () => {
   })
 
   test('that are left out make a seed of their own', () => {
-    const seed = (): unknown => (readOptions([]) as { seed: string }).seed
-    expect(seed()).not.toBe(seed())
+    expect(optionsOf().seed).not.toBe(optionsOf().seed)
+  })
+
+  test('ask for one control, or for a run of each', () => {
+    expect(optionsOf('--control', 'release-without-token').control?.name).toBe('release-without-token')
+    const all = readOptions(['--control', 'all', '--seed', '7'])
+    expect(all).toHaveLength(controls.length)
+    expect(all).toMatchObject(controls.map((control) => ({ seed: '7', control: { name: control.name } })))
   })
 
   test.each([

@@ -68,6 +68,7 @@ ${Object.entries(groups)
   --control NAME  takes a safeguard out first, with the faults that show it unless --faults
                   names others; exits with 0 when it is found out, 1 when it is not:
 ${indented(controls.map(({ name }) => name))}
+                  "all": each of them, one after the other
   --report FILE   writes what has come of it as JSON
   --keep DIR      puts histories and logs there; default: only when something was found, to a
                   folder that is named
@@ -81,10 +82,15 @@ function indented(names: readonly string[]): string {
   return `${' '.repeat(20)}${wrapped(names, 78, 20)}`
 }
 
-export function readOptions(args: readonly string[]): TortureOptions | 'help' {
+/** One for each run: more than one only where all controls are asked for. */
+export function readOptions(args: readonly string[]): readonly TortureOptions[] | 'help' {
   const values = parsed(args)
   if (values.help === true) return 'help'
-  const control = values.control === undefined ? undefined : namedControl(values.control)
+  if (values.control === 'all') return controls.map((control) => optionsOf(values, control))
+  return [optionsOf(values, values.control === undefined ? undefined : namedControl(values.control))]
+}
+
+function optionsOf(values: ReturnType<typeof parsed>, control: Control | undefined): TortureOptions {
   const provoked = control?.provocation
   const faultNames = values.faults ?? (provoked === undefined ? 'all' : provoked.faults.join(',') || 'none')
   const { faults, pooler } = chosenFaults(faultNames)
@@ -141,7 +147,7 @@ function namedControl(name: string): Control {
   const control = controls.find((each) => each.name === name)
   if (control !== undefined) return control
   const names = controls.map((each) => each.name).join(', ')
-  throw new UsageError('control', `--control knows no "${name}". There are ${names}.`)
+  throw new UsageError('control', `--control knows no "${name}". There are ${names}, and "all".`)
 }
 
 function chosenFaults(text: string): { faults: FaultKind[]; pooler: boolean } {

@@ -124,6 +124,28 @@ export async function writeReport(file: string, options: TortureOptions, outcome
   await writeFile(file, `${JSON.stringify(report, undefined, 1)}\n`)
 }
 
+/** What has become of one control. */
+export interface ControlResult {
+  readonly control: string
+  /** What was taken out. */
+  readonly without: string
+  readonly isCaught: boolean
+  /** The kinds of violations that it was caught by. */
+  readonly as: readonly string[]
+  readonly afterMs: number
+  readonly seed: string
+}
+
+export function controlLine({ control, isCaught, as, afterMs, seed }: ControlResult): string {
+  const seconds = `${(afterMs / 1000).toFixed(1)} s`
+  const end = isCaught ? green(`caught after ${seconds}`) : red(`not caught in ${seconds}, seed ${seed}`)
+  return `  ${control.padEnd(22)} ${end}${isCaught ? dim(`  ${as.join(', ')}`) : ''}`
+}
+
+export async function writeControls(file: string, results: readonly ControlResult[]): Promise<void> {
+  await writeFile(file, `${JSON.stringify(results, undefined, 1)}\n`)
+}
+
 /** The numbers, which come last, stand above already. */
 function violationsOf(verdict: Verdict): string {
   return renderVerdict(verdict).split('\n\n').slice(0, -1).join('\n\n')
