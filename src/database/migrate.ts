@@ -3,7 +3,7 @@ import { show } from '../duration.ts'
 import { DatabaseError, FencepostError, InvalidArgumentError } from '../errors.ts'
 import { RequestFailure, describeFailure, isConnectionState, sqlStateOf } from './failure.ts'
 import { fenceOnlySchemaVersion, migrationsDirectory, readMigrations } from './migration-files.ts'
-import { type SchemaKind, kindOfSchema, requiredSchemaVersion } from './schema.ts'
+import { type SchemaKind, requiredSchemaVersion } from './schema.ts'
 
 export interface MigrateOptions {
   /**
@@ -86,7 +86,9 @@ const newestVersion: Record<SchemaKind, number> = {
 /** Read from the catalogs, which every role may read: 0 when the schema is absent. Throws when it is of the other kind. */
 async function installedVersion(client: ClientBase, kind: SchemaKind): Promise<number> {
   const { rows } = await client.query<{ source: string; kind: SchemaKind }>(
-    `select p.prosrc as source, ${kindOfSchema} as kind
+    `select p.prosrc as source,
+            case when exists (select from pg_catalog.pg_class c where c.relnamespace = n.oid and c.relname = 'lease')
+                 then 'leases' else 'fence-only' end as kind
        from pg_catalog.pg_proc p
        join pg_catalog.pg_namespace n on n.oid = p.pronamespace
       where n.nspname = 'fencepost' and p.proname = 'schema_version'`,
