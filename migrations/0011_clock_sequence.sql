@@ -657,7 +657,8 @@ select s.name,
        case when s.follows_clock then 'clock' else 'counter' end as kind,
        s.last_token,
        case when s.follows_clock
-            then greatest(interval '0', timestamptz 'epoch' + s.last_token * interval '1 microsecond' - clock_timestamp()) end as ahead
+            -- The difference first: all of the last token may be more than an interval takes.
+            then greatest(0, s.last_token - (extract(epoch from clock_timestamp()) * 1000000)::bigint) * interval '1 microsecond' end as ahead
   from fencepost.token_sequence s;
 
 -- Who could use leases before can look at them, and may not change them.

@@ -6,10 +6,38 @@ import { quint } from './compiled-model.ts'
 // `npm run spec`: types, scenarios and simulations by Quint itself, then every state that can be told apart, then what breaks without each of
 // the things that keep the protocol safe.
 
-const { values } = parseArgs({
-  options: { full: { type: 'boolean', default: false }, seed: { type: 'string', default: '1' } },
-})
+const usage = `npm run spec [-- OPTIONS]
+
+  --full     every state of one server, and failovers as far as nine steps
+  --seed N   other random runs of Quint's simulator; default 1
+  --help     shows this
+
+Exit code: 0 all is as expected, 1 it is not, 2 wrong arguments.`
+
+const values = read(process.argv.slice(2))
+if (values === undefined || values.help) process.exit(values === undefined ? 2 : 0)
 const folder = new URL('.', import.meta.url).pathname
+
+/** Undefined: they are wrong, and it has said so. */
+function read(args: string[]): { full: boolean; seed: string; help: boolean } | undefined {
+  try {
+    const { values: given } = parseArgs({
+      args,
+      options: {
+        full: { type: 'boolean', default: false },
+        seed: { type: 'string', default: '1' },
+        help: { type: 'boolean', default: false },
+      },
+    })
+    if (!/^(\d+|0x[\da-f]+)$/i.test(given.seed))
+      throw new Error(`--seed takes a whole number, not "${given.seed}".`)
+    if (given.help) console.log(usage)
+    return given
+  } catch (error) {
+    console.error(`${(error as Error).message}\n\n${usage}`)
+    return undefined
+  }
+}
 
 function runQuint(...args: readonly string[]): void {
   console.log(`\nquint ${args.join(' ')}`)
@@ -42,7 +70,8 @@ function show({ name, isAsExpected, explored, seconds }: Checked): void {
   )
   if (unseen.length > 0) console.log(`  never seen: ${unseen.join(', ')}`)
   if (violation === undefined) return
-  console.log(`  ${violation.invariant} breaks in ${violation.path.length} steps:`)
+  const must = isAsExpected ? ', as it must' : ''
+  console.log(`  ${violation.invariant} breaks in ${violation.path.length} steps${must}:`)
   for (const { label, state } of violation.path) {
     const [action, ...args] = label
     const given = args.map((arg) => JSON.stringify(arg)).join(', ')
@@ -50,9 +79,13 @@ function show({ name, isAsExpected, explored, seconds }: Checked): void {
   }
 }
 
+console.log('\nexploring every state that can be told apart; the first lines take up to a minute')
 let isAsExpected = true
 for await (const checked of checkAll(`${folder}controls.qnt`, values.full)) {
   show(checked)
   isAsExpected &&= checked.isAsExpected
 }
+console.log(
+  isAsExpected ? '\nEverything is as expected.' : '\nNot everything is as expected: see NOT OK above.',
+)
 process.exit(isAsExpected ? 0 : 1)

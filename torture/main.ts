@@ -1,4 +1,5 @@
 // npm run torture [-- OPTIONS]: tries to break fencepost, and judges what has come of it. See torture/README.md.
+import { open } from 'node:fs/promises'
 import { UsageError, readOptions, usage } from './run/options.ts'
 import type { TortureOptions } from './run/options.ts'
 import {
@@ -22,6 +23,9 @@ async function main(args: readonly string[]): Promise<number> {
   let options: readonly TortureOptions[] | 'help'
   try {
     options = readOptions(args)
+    // Before anything runs: half an hour later it would be too late.
+    const file = options === 'help' ? undefined : options[0]?.report
+    if (file !== undefined) await assertWritable(file)
   } catch (error) {
     if (!(error instanceof UsageError)) throw error
     console.error(error.message)
@@ -34,6 +38,14 @@ async function main(args: readonly string[]): Promise<number> {
   const interrupted = untilInterrupted()
   const [first] = options
   return options.length === 1 ? torture(first!, interrupted) : tryControls(options, interrupted)
+}
+
+async function assertWritable(file: string): Promise<void> {
+  try {
+    await (await open(file, 'a')).close()
+  } catch (error) {
+    throw new UsageError('report', `--report cannot write there: ${(error as Error).message}`)
+  }
 }
 
 /** Each control in a run of its own, and a line for each. */

@@ -80,6 +80,8 @@ export async function runDemo(options: DemoOptions): Promise<number> {
     }
     const outcome = await play(start)
     const isRight = await isAsPlayed(client, outcome, options.client !== undefined)
+    if (options.databaseUrl === undefined)
+      tell('', 'the local server goes on; to end it: fencepost local stop')
     // Politely, so that the next demo need not wait for the lease to expire.
     for (const worker of workers) await worker.order({ do: 'close' })
     return isRight ? exitCode.done : exitCode.failed

@@ -1,7 +1,13 @@
 import { Client, type ClientConfig, type QueryConfig } from 'pg'
 import type { Clock } from '../clock.ts'
 import type { Logger } from '../logger.ts'
-import { type ServerWatch, type Whereabouts, readWhereabouts, whereaboutsColumns } from './whereabouts.ts'
+import {
+  type ServerWatch,
+  type Whereabouts,
+  isOlder,
+  readWhereabouts,
+  whereaboutsColumns,
+} from './whereabouts.ts'
 import { RequestFailure, isConnectionState, spoilsConnection, sqlStateOf } from './failure.ts'
 
 /** One row as the server sent it: every value is text or null, whatever parsers the host program has set. */
@@ -97,14 +103,16 @@ export class Connection {
     this.#watch?.saw(readWhereabouts(row))
   }
 
-  /** Called by the watch. Requests that wait for an answer of that server get none. */
-  leaveOlderThan({ systemIdentifier, timeline }: Whereabouts): void {
+  /** Read by the watch. Where a pooler leads a session is up to the pooler. */
+  get whereabouts(): Whereabouts | undefined {
     const session = this.#session
-    // Where a pooler leads a session is up to the pooler.
-    if (session?.whereabouts === undefined || session.isPooled) return
-    const { whereabouts } = session
-    if (whereabouts.systemIdentifier === systemIdentifier && whereabouts.timeline < timeline)
-      this.#discard(session)
+    return session?.isUsable === true && !session.isPooled ? session.whereabouts : undefined
+  }
+
+  /** Called by the watch. Requests that wait for an answer of that server get none. */
+  leaveOlderThan(where: Whereabouts): void {
+    const { whereabouts } = this
+    if (whereabouts !== undefined && isOlder(whereabouts, where)) this.#discard(this.#session!)
   }
 
   /**
@@ -185,6 +193,11 @@ export class Connection {
       // A greeting changes nothing that matters, so whatever was lost with it, the request itself was not sent.
       if (error instanceof RequestFailure) throw new RequestFailure('unsent', error.cause)
       throw error
+    }
+    if (!session.isPooled && this.#watch?.isBehind(session.whereabouts) === true) {
+      // What is granted there is unknown where the heartbeats go.
+      session.destroy()
+      throw new RequestFailure('unsent', new Error('this is an old primary, and a newer one is in use'))
     }
     this.#session = session
     this.#watch?.saw(session.whereabouts)

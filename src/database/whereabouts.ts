@@ -26,6 +26,8 @@ export function readWhereabouts(row: TextRow): Whereabouts | undefined {
 
 /** A connection as the watch sees it. */
 export interface Watched {
+  /** Where its session leads for good. Undefined: it has none, a pooler decides, or the server does not say. */
+  readonly whereabouts: Whereabouts | undefined
   /** The session, if there is one, is of no use any more when it leads to a server before this promotion. */
   leaveOlderThan(where: Whereabouts): void
 }
@@ -54,6 +56,13 @@ export class ServerWatch {
     this.#connections.delete(connection)
   }
 
+  /** Whether another connection has a session to a server that was promoted later. */
+  isBehind(where: Whereabouts | undefined): boolean {
+    return [...this.#connections].some(({ whereabouts }) => {
+      return whereabouts !== undefined && where !== undefined && isOlder(where, whereabouts)
+    })
+  }
+
   /** A session was opened there, or is there now. */
   saw(where: Whereabouts | undefined): void {
     const before = this.#seen
@@ -64,12 +73,16 @@ export class ServerWatch {
     this.#logger.warn(
       `fencepost: ${what} Each term that is held is looked up there, and lost unless the database knows it.`,
     )
-    if (where.systemIdentifier === before.systemIdentifier && where.timeline > before.timeline) {
+    if (isOlder(before, where)) {
       // A session to the old primary, which may live on, would go on as if nothing had happened.
       for (const connection of [...this.#connections]) connection.leaveOlderThan(where)
     }
     this.#onMove(what)
   }
+}
+
+export function isOlder(one: Whereabouts, other: Whereabouts): boolean {
+  return one.systemIdentifier === other.systemIdentifier && one.timeline < other.timeline
 }
 
 function whatHappened(before: Whereabouts, where: Whereabouts): string {

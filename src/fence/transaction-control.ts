@@ -52,7 +52,7 @@ export function changeOfModes(sql: string): 'modes' | 'snapshot' | undefined {
  * one that writes; from 16 on it is an error. A word of it in a string counts as well. What a function does is not seen.
  */
 export function resetsReadOnly(sql: string): boolean {
-  return /\breset\s+transaction_read_only\b|\btransaction_read_only\s*(=|\bto\b)\s*default\b/.test(
+  return /\breset\s*("transaction_read_only"|\btransaction_read_only\b)|\btransaction_read_only"?\s*(=|\bto\b)\s*default\b/.test(
     withoutComments(sql),
   )
 }

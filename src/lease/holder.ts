@@ -16,6 +16,9 @@ import {
   trustLeftMs,
 } from './term.ts'
 
+/** So many terms are looked up in one request: a few milliseconds. */
+const mostLookedUp = 500
+
 /** What a holder needs beside the database. */
 export interface HolderOptions {
   readonly identity: HolderIdentity
@@ -67,7 +70,8 @@ export class Holder {
   #cancelBeat: () => void = () => {}
   #cancelDeadline: () => void = () => {}
   #cancelSettling: () => void = () => {}
-  #cancelLookUp: () => void = () => {}
+  /** Each round of look-ups, and what is still to be asked once more in it. */
+  #lookUps = new Set<() => void>()
   #attempt = 0
   /** Who asks for leases, and the last attempt before they did. */
   readonly #asking = new Set<{ readonly after: number }>()
@@ -141,7 +145,7 @@ export class Holder {
     this.#cancelBeat()
     this.#cancelDeadline()
     this.#cancelSettling()
-    this.#cancelLookUp()
+    this.#cancelLookUps()
     for (const listener of [...this.#listeners]) listener.lost(reason, cause)
     this.#listeners.clear()
     this.#renewalListeners.clear()
@@ -153,23 +157,47 @@ export class Holder {
    * A beat would not tell, since the holder may be known and its last grants not. What it takes for ours and nobody here holds is given
    * back: its release was lost. Asks until there is an answer.
    */
-  lookUpTerms(why: Error, tries = 1): void {
-    this.#cancelLookUp()
+  lookUpTerms(why: Error): void {
+    const round = this.#cancelLookUps()
+    this.#lookUp(round, () => this.#loseMissing(why))
+    this.#lookUp(round, () => this.#giveBackStrays())
+  }
+
+  #lookUp(round: Set<() => void>, step: () => Promise<void>, tries = 1): void {
     if (this.#loss !== undefined) return
-    Promise.all([this.#loseMissing(why), this.#giveBackStrays()]).catch((error: unknown) => {
-      if (this.#loss !== undefined) return
+    step().catch((error: unknown) => {
+      // A later round asks the same.
+      if (this.#loss !== undefined || this.#lookUps !== round) return
       this.#logger.debug(`fencepost: the terms that are held could not be looked up yet: ${String(error)}`)
-      this.#cancelLookUp = this.#clock.after(beatRetryMs(this.ttlMs, tries, Math.random()), () =>
-        this.lookUpTerms(why, tries + 1),
-      )
+      const cancel = this.#clock.after(beatRetryMs(this.ttlMs, tries, Math.random()), () => {
+        round.delete(cancel)
+        this.#lookUp(round, step, tries + 1)
+      })
+      round.add(cancel)
     })
+  }
+
+  /** Returns the round that comes after. */
+  #cancelLookUps(): Set<() => void> {
+    for (const cancel of this.#lookUps) cancel()
+    this.#lookUps = new Set()
+    return this.#lookUps
   }
 
   async #loseMissing(why: Error): Promise<void> {
     const held = [...this.#listeners].flatMap((listener) => {
       return listener.term === undefined ? [] : [{ listener, term: listener.term }]
     })
-    if (held.length === 0) return
+    for (let from = 0; from < held.length; from += mostLookedUp) {
+      // oxlint-disable-next-line no-await-in-loop -- So that a beat, which goes over the same connection, waits for one of them at most.
+      await this.#loseMissingOf(held.slice(from, from + mostLookedUp), why)
+    }
+  }
+
+  async #loseMissingOf(
+    held: readonly { readonly listener: HolderListener; readonly term: Term }[],
+    why: Error,
+  ): Promise<void> {
     const terms = held.map(({ term }) => term)
     const missing = await this.#protocol.missing(this.#options.beats, this.id, terms)
     for (const { listener, term } of held) {
@@ -187,7 +215,7 @@ export class Holder {
     // What was answered before is held, waited for or given back by then.
     await new Promise<void>((resolve) => setImmediate(resolve))
     const before = this.#known()
-    const strays = await this.#protocol.strays(this.#options.beats, this.id, [...before.leases], settled)
+    const strays = await this.#protocol.strays(this.id, [...before.leases], settled)
     const { leases, tickets } = this.#known()
     for (const { term, ticket } of strays) {
       const isWaitedFor = ticket !== undefined && (before.tickets.has(ticket) || tickets.has(ticket))

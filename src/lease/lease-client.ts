@@ -40,6 +40,8 @@ const maxRejoins = 5
 export class LeaseClient<L extends HeldLease> implements LeaseRoom<L> {
   readonly #options: LeaseClientOptions<L>
   readonly #seats = new Map<number, Seat>()
+  /** Seats from before a failover, which keep what they hold and are given nothing more. */
+  readonly #outgoing = new Set<Seat>()
   readonly #retiring = new Set<Promise<void>>()
   readonly #line = new Line<Standing>((turn) => void leaveTurn(turn, turn.legacy, this.clock.monotonicMs()))
   /** Callers whose requests are under way. */
@@ -69,16 +71,24 @@ export class LeaseClient<L extends HeldLease> implements LeaseRoom<L> {
 
   /** The database is another server than before, for this reason: it may not know all that is held here or waited for. */
   databaseMoved(why: Error): void {
-    for (const { holder } of this.#seats.values()) holder.lookUpTerms(why)
-    this.wakes.askAll()
+    for (const [ttlMs, seat] of this.#seats) {
+      if (seat.holder.isLost) continue
+      // A counter may give the number of a lost grant once more. Given to another holder, it makes another term.
+      this.#seats.delete(ttlMs)
+      this.#outgoing.add(seat)
+    }
+    this.#forgetLost()
+    for (const { holder } of this.#outgoing) holder.lookUpTerms(why)
+    this.wakes.askAnew()
   }
 
   /** Ends every holder, so that all leases are free at once; those still held are lost. Waiting callers are refused. */
   async close(reason: FencepostError): Promise<void> {
     this.#closed ??= { reason }
     for (const patient of [...this.#patients]) patient.end(reason)
-    const seats = [...this.#seats.values()]
+    const seats = [...this.#seats.values(), ...this.#outgoing]
     this.#seats.clear()
+    this.#outgoing.clear()
     // Those who waited get to say that they leave.
     await new Promise<void>((resolve) => setImmediate(resolve))
     await Promise.all([...seats.map((seat) => seat.close()), ...this.#retiring])
@@ -196,6 +206,7 @@ export class LeaseClient<L extends HeldLease> implements LeaseRoom<L> {
     let seat = this.#seats.get(ttlMs)
     if (seat === undefined || seat.holder.isLost) {
       this.#assertOpen()
+      this.#forgetLost()
       const { protocol, clock, logger, identity, connectBeats } = this.#options
       seat = new Seat({
         identity: { id: randomUUID(), ...identity },
@@ -215,11 +226,21 @@ export class LeaseClient<L extends HeldLease> implements LeaseRoom<L> {
 
   /** A TTL that nobody uses any more keeps neither a holder nor a connection. The last one stays, to be quick again. */
   #retire(seat: Seat, ttlMs: number): boolean {
-    if (this.#seats.size < 2 || this.#seats.get(ttlMs) !== seat) return false
-    this.#seats.delete(ttlMs)
+    if (!this.#outgoing.delete(seat)) {
+      if (this.#seats.size < 2 || this.#seats.get(ttlMs) !== seat) return false
+      this.#seats.delete(ttlMs)
+    }
     const closing = seat.close().finally(() => this.#retiring.delete(closing))
     this.#retiring.add(closing)
     return true
+  }
+
+  /** Nobody takes the connections of these over. */
+  #forgetLost(): void {
+    for (const seat of [...this.#outgoing].filter(({ holder }) => holder.isLost)) {
+      this.#outgoing.delete(seat)
+      void seat.beats.close()
+    }
   }
 
   #assertOpen(): void {

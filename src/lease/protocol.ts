@@ -168,14 +168,13 @@ export class Protocol {
     )
   }
 
-  /** What the server that gets the holder's beats takes for its terms, by attempts up to this one, apart from these leases. */
+  /** What the database takes for the holder's terms, by attempts up to this one, apart from these leases. It reads all leases. */
   async strays(
-    beats: Connection,
     holderId: string,
     known: readonly string[],
     attempt: number,
   ): Promise<{ readonly term: Term; readonly ticket: string | undefined }[]> {
-    const rows = await this.#call(beats, {
+    const rows = await this.#call(this.#grants, {
       text: 'select name, token, sequence, ticket from fencepost.stray_terms($1::uuid, $2::text[], $3::bigint)',
       values: [holderId, known, attempt],
     })

@@ -67,6 +67,8 @@ export class Seat {
   readonly #releases: Batcher<Term, ReleaseAnswer>
   /** Requests that are under way. */
   #inUse = 0
+  /** Terms that are being given back, by token and name. */
+  readonly #givingBack = new Map<string, Promise<HandOverOutcome>>()
   /** Terms given back, by name, and when that was answered: the answer is not durable until a later beat is. */
   readonly #givenBack = new Map<string, { readonly term: Term; readonly atMs: number }>()
 
@@ -256,8 +258,20 @@ export class Seat {
     }
   }
 
-  /** Asks until it is known, or until the TTL has passed without an answer. Then it goes on asking quietly. */
-  async giveBack(term: Term): Promise<HandOverOutcome> {
+  /**
+   * Asks until it is known, or until the TTL has passed without an answer. Then it goes on asking quietly. A term that is being given back
+   * already is so once: of two who ask, one would be told that it was not held.
+   */
+  giveBack(term: Term): Promise<HandOverOutcome> {
+    const key = `${term.token}:${term.lease}`
+    const underWay = this.#givingBack.get(key)
+    if (underWay !== undefined) return underWay
+    const outcome = this.#giveBack(term).finally(() => this.#givingBack.delete(key))
+    this.#givingBack.set(key, outcome)
+    return outcome
+  }
+
+  async #giveBack(term: Term): Promise<HandOverOutcome> {
     this.#inUse += 1
     try {
       const sought = { term, startedMs: this.#options.clock.monotonicMs(), isUnsure: false, isSilent: false }

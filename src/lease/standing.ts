@@ -21,9 +21,9 @@ export class Standing implements HolderListener {
     this.place = place
     this.key = key
     this.#clock = clock
-    this.#forget = wakes.add(place.name, place.ticket, seat.holder.id, (token) => {
+    this.#forget = wakes.add(place.name, place.ticket, seat.holder.id, (token, isAnew = false) => {
       // A grant stays news, whatever else is heard.
-      if (this.#news?.token === undefined) this.#hear(token)
+      if (isAnew || this.#news?.token === undefined) this.#hear(token)
     })
     seat.holder.addListener(this)
   }

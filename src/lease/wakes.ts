@@ -1,8 +1,8 @@
 import { createHash } from 'node:crypto'
 import type { Token } from './term.ts'
 
-/** Called with the token that was granted; without one, to ask. */
-type Woken = (token: Token | undefined) => void
+/** Called with the token that was granted; without one, to ask. `isAnew`: nothing that was heard before counts any more. */
+type Woken = (token: Token | undefined, isAnew?: boolean) => void
 
 interface Sleeper {
   readonly lease: string
@@ -78,6 +78,14 @@ export class Wakes {
   askAll(holderId?: string): void {
     for (const sleeper of [...this.#sleepers.values()].flatMap((sleepers) => [...sleepers])) {
       if (holderId === undefined || sleeper.holderId === holderId) sleeper.woken(undefined)
+    }
+  }
+
+  /** The database is another one than before: what it has granted is asked for there. */
+  askAnew(): void {
+    this.#early.clear()
+    for (const sleeper of [...this.#sleepers.values()].flatMap((sleepers) => [...sleepers])) {
+      sleeper.woken(undefined, true)
     }
   }
 

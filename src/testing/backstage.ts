@@ -31,12 +31,19 @@ export class Backstage {
   }
 
   /** Runs `step` when all that was begun before is done. `action` completes "could not …". */
-  alone<T>(action: string, step: () => Promise<T>): Promise<T> {
-    const mine = this.#last.then(step).catch((error: unknown) => {
+  async alone<T>(action: string, step: () => Promise<T>): Promise<T> {
+    const before = this.#last
+    // A promise of its own: the stack of an error leads on to whoever awaits it only where nobody else does.
+    const { promise, resolve } = Promise.withResolvers<void>()
+    this.#last = promise
+    try {
+      await before
+      return await step()
+    } catch (error) {
       throw error instanceof RequestFailure ? describeRefusal(error, action) : error
-    })
-    this.#last = mine.catch(() => {})
-    return mine
+    } finally {
+      resolve()
+    }
   }
 
   /** @throws RequestFailure */

@@ -26,8 +26,8 @@ export class OwnTerms {
     this.#holders = holders
   }
 
-  steal(name: string): Promise<RivalLease> {
-    return this.#backstage.alone(`steal lease "${name}"`, async () => {
+  async steal(name: string): Promise<RivalLease> {
+    const stolen = await this.#backstage.alone(`steal lease "${name}"`, async () => {
       await this.#rival.join()
       const due = performance.now() + this.#withinMs
       do {
@@ -42,11 +42,12 @@ export class OwnTerms {
         name,
       )
     })
+    return stolen
   }
 
-  expire(name: string): Promise<void> {
+  async expire(name: string): Promise<void> {
     const backstage = this.#backstage
-    return backstage.alone(`let lease "${name}" expire`, async () => {
+    await backstage.alone(`let lease "${name}" expire`, async () => {
       const { holderId } = await this.#find(name)
       await backstage.query(
         `update fencepost.holder set expires_at = pg_catalog.clock_timestamp() - interval '1 ms' where id = $1::uuid and ended_at is null`,
@@ -121,6 +122,13 @@ export class OwnTerms {
     const { holder, token, sequence } = row as TextRow & { token: string; sequence: string }
     if (holder == null || row['is_held'] !== 'true') {
       throw new TestKitError('NOT_HELD', `nobody holds lease "${name}". Acquire it before.`, name)
+    }
+    if (this.#rival.isHolder(holder)) {
+      throw new TestKitError(
+        'FOREIGN_HOLDER',
+        `lease "${name}" is held by the rival of this kit already.`,
+        name,
+      )
     }
     if (!this.#holders.has(holder)) {
       throw new TestKitError(

@@ -48,6 +48,10 @@ export class Rival {
     })
   }
 
+  isHolder(id: string): boolean {
+    return id === this.#holderId
+  }
+
   /** Takes part from now on. */
   async join(): Promise<void> {
     if (this.#holderId !== undefined) return

@@ -165,10 +165,11 @@ export class TestFencepost implements AsyncDisposable {
     const { backstage, rival } = this.#parts
     const checked = checkName('the name of a lease', name)
     const checkedSequence = checkName('sequence', sequence)
-    return backstage.alone(`hold lease "${checked}"`, async () => {
+    const taken = await backstage.alone(`hold lease "${checked}"`, async () => {
       await rival.join()
       return rival.take(checked, checkedSequence)
     })
+    return taken
   }
 
   /**
@@ -187,7 +188,9 @@ export class TestFencepost implements AsyncDisposable {
   async steal(name: string): Promise<RivalLease> {
     this.#assertOpen()
     const checked = checkName('the name of a lease', name)
-    return this.#parts.terms.steal(checked)
+    // Awaited, here and below, so that the stack of an error leads to the line of the test.
+    const taken = await this.#parts.terms.steal(checked)
+    return taken
   }
 
   /**
@@ -274,13 +277,13 @@ export class TestFencepost implements AsyncDisposable {
   /**
    * Settles when somebody stands in the database's line for the lease: a waiting `acquire` has been refused and waits. Callers of one
    * Fencepost that wait for a lease which that Fencepost holds do not stand there.
-   * `within`: 1 ms to 1 day, default 5 s.
+   * `within`: 1 ms to 1 day, default 3 s, which is less than a test may take in most frameworks.
    *
    * @throws TestKitError with code `KIT_CLOSED`, or `NOBODY_WAITS` when `within` has passed; InvalidArgumentError; DatabaseError.
    */
   async untilWaiting(
     name: string,
-    { within = '5s' }: { readonly within?: Duration | undefined } = {},
+    { within = '3s' }: { readonly within?: Duration | undefined } = {},
   ): Promise<void> {
     this.#assertOpen()
     const checked = checkName('the name of a lease', name)

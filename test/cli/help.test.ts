@@ -97,7 +97,7 @@ describe('the help', () => {
 
   test('of the program, with that of env, lists every variable that the source reads', () => {
     // TZ and PATH reach the server of its own; the others are told where they matter.
-    const told = new Set(['TZ', 'PATH', 'USER', 'PGSERVICE', 'FENCEPOST_DEMO_UNFENCED'])
+    const told = new Set(['TZ', 'PATH', 'USER', 'PGSERVICE', 'NODE_ENV', 'FENCEPOST_DEMO_UNFENCED'])
     const read = globSync('src/**/*.ts', { cwd: root }).flatMap((file) =>
       [...readFileSync(`${root}/${file}`, 'utf8').matchAll(/\benv\['([A-Z_]+)'\]/g)].map(([, name]) => name!),
     )

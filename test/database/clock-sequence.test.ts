@@ -255,6 +255,15 @@ describe('the kind of a sequence', () => {
     expect((await fencepost.describe('turned'))?.sequenceKind).toBe('clock')
   })
 
+  test('is told of a sequence at its end, too, and of the others with it', async () => {
+    const fencepost = await database.open()
+    await fencepost.setSequenceKind('at its end', 'clock')
+    await fencepost.raiseTokenFloor(2n ** 63n - 1n, { sequence: 'at its end' })
+    const all = await fencepost.sequences()
+    expect(all.find(({ name }) => name === 'at its end')?.aheadMs).toBeGreaterThan(9e15)
+    expect(all.some(({ name }) => name === 'default')).toBe(true)
+  })
+
   test('is counter unless it is said, also of "default", which can be turned too', async () => {
     const fencepost = await database.open()
     const kindOf = async (sequence: string) =>

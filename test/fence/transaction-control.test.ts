@@ -91,6 +91,9 @@ test.each([
   'set local transaction_read_only = default',
   'select 1; reset transaction_read_only',
   'do $$ begin reset transaction_read_only; end $$',
+  'reset "transaction_read_only"',
+  'RESET"transaction_read_only"',
+  'set local "transaction_read_only" to default',
 ])('%j makes a transaction that only reads one that writes, before PostgreSQL 16', (sql) => {
   expect(resetsReadOnly(sql)).toBe(true)
 })
@@ -98,6 +101,8 @@ test.each([
 test.each([
   'set transaction_read_only = off',
   'set default_transaction_read_only to default',
+  'reset default_transaction_read_only',
+  'set "default_transaction_read_only" to default',
   'reset all',
   'show transaction_read_only',
 ])('%j does not', (sql) => {

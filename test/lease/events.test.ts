@@ -103,8 +103,8 @@ describe('a hand-over', () => {
   test('whose answer does not come within the TTL is unknown', async () => {
     const proxy = await TcpProxy.start(database.url)
     try {
-      const holder = await database.open({ connectionString: proxy.url, requestTimeout: '200ms' })
-      const lease = await holder.acquire(uniqueName(), { ttl: '500ms' })
+      const holder = await database.open({ connectionString: proxy.url, requestTimeout: '2s' })
+      const lease = await holder.acquire(uniqueName(), { ttl: '1s' })
       const outcomes: HandOverOutcome[] = []
       lease.on('released', ({ outcome }) => outcomes.push(outcome))
       proxy.drop()

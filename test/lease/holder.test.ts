@@ -4,6 +4,7 @@ import { RequestFailure } from '../../src/database/failure.ts'
 import type { LossReason } from '../../src/errors.ts'
 import { Holder } from '../../src/lease/holder.ts'
 import type { Protocol, Unsettled } from '../../src/lease/protocol.ts'
+import type { Token } from '../../src/lease/term.ts'
 import { silent } from '../../src/logger.ts'
 import { ManualClock, settled } from '../support/manual-clock.ts'
 
@@ -45,6 +46,15 @@ class ScriptedDatabase {
       }
       return promise
     },
+    missing: async (_: unknown, _id: string, terms: readonly { readonly lease: string }[]) => {
+      this.lookUps.push(terms.map(({ lease }) => lease))
+      return new Map(
+        terms.filter(({ lease }) => lease.startsWith('lost')).map(({ lease }) => [lease, undefined]),
+      )
+    },
+    strays: async () => {
+      throw new RequestFailure('refused', new Error('no right to ask'))
+    },
     end: async (id: string) => {
       this.ended.push(id)
     },
@@ -53,6 +63,8 @@ class ScriptedDatabase {
       this.settled.push(Object.fromEntries(attempts.map(({ name, attempt }) => [name, attempt])))
     },
   } as unknown as Protocol
+
+  readonly lookUps: string[][] = []
 
   async holder(): Promise<{ holder: Holder; risks: number[]; losses: LossReason[] }> {
     const identity = { id: 'holder', label: 'test', host: 'test', pid: 1, meta: {} }
@@ -261,4 +273,21 @@ describe('a holder', () => {
       database.settled.flatMap((attempts) => Object.values(attempts)).every((attempt) => attempt <= 4),
     ).toBe(true)
   })
+})
+
+test('many terms are looked up by and by, and once, whatever becomes of the search for strays', async () => {
+  const database = new ScriptedDatabase()
+  const { holder } = await database.holder()
+  const names = Array.from({ length: 1200 }, (_, at) => (at % 400 === 0 ? `lost ${at}` : `lease ${at}`))
+  const lost: string[] = []
+  for (const [at, lease] of names.entries()) {
+    const term = { lease, token: BigInt(at) as Token, holderId: holder.id, sequence: 'default' }
+    holder.addListener({ term, atRisk: () => {}, lost: () => void lost.push(lease) })
+  }
+  holder.lookUpTerms(new Error('moved'))
+  await settled()
+  await database.clock.advance(2000)
+  expect(Math.max(...database.lookUps.map(({ length }) => length))).toBeLessThanOrEqual(500)
+  expect(database.lookUps.flat()).toEqual(names)
+  expect(lost).toEqual(['lost 0', 'lost 400', 'lost 800'])
 })

@@ -5,6 +5,10 @@ import { nameOf, runPair, type Result } from './run-pair.ts'
 import { reasonsFor, table } from './table.ts'
 
 const options = readOptions(process.argv.slice(2))
+if (options === '') {
+  console.log(usage)
+  process.exit(0)
+}
 if (typeof options === 'string') {
   console.error(`${options}\n\n${usage}`)
   process.exit(2)

@@ -21,11 +21,12 @@ export const usage = `usage: npm run matrix -- [--postgres ${postgresVersions.jo
 Runs the tests on each pair of the versions named. With one kind of version named, the other is what fencepost is developed
 with: PostgreSQL 18, Node 24. With none, every PostgreSQL on Node 24, and every Node on PostgreSQL 18.`
 
-/** What was asked for, or what is wrong with it. */
+/** What was asked for, or what is wrong with it; empty: help was asked for. */
 export function readOptions(args: readonly string[]): MatrixOptions | string {
   let values: { postgres?: string; node?: string; tests?: string[] }
   let positionals: string[]
   try {
+    if (args.includes('--help')) return ''
     ;({ values, positionals } = parseArgs({
       args: [...args],
       allowPositionals: true,

@@ -40,7 +40,7 @@ async function startServer(): Promise<Server> {
   const directory = await mkdtemp(join(tmpdir(), 'fencepost-test-'))
   const server = await startEmbedded({
     directory,
-    settings: { fsync: 'off', max_connections: '300', max_prepared_transactions: '10' },
+    settings: { fsync: 'off', max_connections: '800', max_prepared_transactions: '10' },
   })
   return {
     url: server.url,

@@ -6,6 +6,7 @@ interface Pair {
   readonly upstream: Socket
   readonly toServer: Pipe
   readonly toClient: Pipe
+  introduction: Buffer | undefined
 }
 
 /** A proxy in front of PostgreSQL that loses packets on purpose. */
@@ -115,6 +116,19 @@ export class TcpProxy {
     }
   }
 
+  /** Resets the connections whose client introduces itself by this name. Settles when that has happened. */
+  async cutThoseOf(applicationName: string): Promise<void> {
+    const those = [...this.#pairs].filter(({ introduction }) => introduction?.includes(applicationName))
+    await Promise.all(
+      those.map(({ client, upstream }) => {
+        const closed = new Promise<void>((resolve) => client.once('close', () => resolve()))
+        client.resetAndDestroy()
+        upstream.resetAndDestroy()
+        return closed
+      }),
+    )
+  }
+
   /**
    * Decides over each answer of the server; `sent` is what the client had sent last on that connection. With an answer that is swallowed
    * all that would come after it is lost too: a stream has no gaps.
@@ -135,7 +149,13 @@ export class TcpProxy {
 
   #relay(client: Socket): void {
     const upstream = connect(Number(this.#target.port || 5432), this.#target.hostname)
-    const pair = { client, upstream, toServer: new Pipe(upstream), toClient: new Pipe(client) }
+    const pair = {
+      client,
+      upstream,
+      toServer: new Pipe(upstream),
+      toClient: new Pipe(client),
+      introduction: undefined as Buffer | undefined,
+    }
     if (this.#isHolding) for (const pipe of [pair.toServer, pair.toClient]) pipe.hold()
     let sent: Buffer = Buffer.alloc(0)
     let introduction: Buffer | undefined
@@ -151,6 +171,7 @@ export class TcpProxy {
     }
     client.on('data', (data: Buffer) => {
       introduction ??= data
+      pair.introduction ??= data
       if (isLost()) return
       sent = data
       this.#onRequest(data)

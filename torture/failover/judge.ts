@@ -45,13 +45,16 @@ export interface Verdict {
 export function judge({ told, ledger, server, passed, refused, promotedAtMs }: Evidence): Verdict {
   const known = new Set(ledger.granted.map(termKey))
   const wins = told.filter(({ what, outcome }) => what === 'acquire' && outcome === 'won')
-  const lost = wins.flatMap(({ term }) => (term === undefined || known.has(termKey(term)) ? [] : [term]))
   const remaining = new Set(ledger.written.map(({ writeId }) => writeId))
   const fresh = ledger.granted.filter((grant) => grant.server === server)
   const freshKeys = new Set(fresh.map(termKey))
+  // A counter can give the same holder the number of a lost grant once more: only the time tells the two apart.
+  const kept = new Set(ledger.granted.filter((grant) => grant.server !== server).map(termKey))
+  const lost = wins.flatMap(({ term, atMs }) =>
+    term === undefined || (atMs < promotedAtMs ? kept : known).has(termKey(term)) ? [] : [term],
+  )
   const given = new Map(fresh.map(({ token, lease }) => [token, lease]))
   const committed = told.filter(({ what, outcome }) => what === 'write' && outcome === 'won')
-  // A counter can give the same holder the number of a lost grant once more.
   const next = wins.find(({ term, atMs }) => atMs >= promotedAtMs && freshKeys.has(termKey(term!)))
   return {
     answered: wins.length,

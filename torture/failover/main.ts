@@ -17,34 +17,52 @@ import { type Summary, summarize } from './summary.ts'
 const names = [...setupNames, 'patroni']
 const usage = `npm run failover [-- OPTIONS]
 
-  --only NAME     only this; may be given several times: ${names.join(', ')}
-  --rounds N      failovers of each setup with each kind of token sequence, 10 by default; Patroni, which takes longer, once in five
+  --only NAME     only this; may be given several times:
+                  ${names.slice(0, 4).join(', ')},
+                  ${names.slice(4).join(', ')}
+  --rounds N      failovers of each setup with each kind of token sequence, 10 by default, of about
+                  eight seconds each; Patroni, which takes longer, once in five
   --write         writes the figures to torture/failover/results.json and the tables of docs/failover.md
   --tables        measures nothing: writes the tables from the figures
 
-It exits with 1 when something was lost or accepted that must not be.`
+Exit code: 0 as it must be, 1 something was lost or accepted that must not be, 64 wrong arguments,
+69 no PostgreSQL to do it with, 130 interrupted.`
 
-const { values: options } = parseArgs({
-  options: {
-    only: { type: 'string', multiple: true, default: [] },
-    rounds: { type: 'string', default: '10' },
-    write: { type: 'boolean', default: false },
-    tables: { type: 'boolean', default: false },
-    help: { type: 'boolean', default: false },
-  },
-})
+const options = given()
 const rounds = Number(options.rounds)
+const unknown = options.only.find((name) => !names.includes(name))
 const binaries = debianBinaries()
 
 if (options.help) console.log(usage)
-else if (!Number.isSafeInteger(rounds) || rounds < 1 || options.only.some((name) => !names.includes(name))) {
-  console.error(usage)
-  process.exitCode = 64
+else if (unknown !== undefined) refuse(`--only knows no "${unknown}".`)
+else if (!Number.isSafeInteger(rounds) || rounds < 1) {
+  refuse(`--rounds takes a whole number from 1, not "${options.rounds}".`)
 } else if (options.tables) await writePage(await readResults())
 else if (binaries === undefined) {
   console.error("Debian's PostgreSQL is not installed: apt-get install postgresql-15")
   process.exitCode = 69
 } else await measure(binaries)
+
+function given() {
+  try {
+    return parseArgs({
+      options: {
+        only: { type: 'string', multiple: true, default: [] },
+        rounds: { type: 'string', default: '10' },
+        write: { type: 'boolean', default: false },
+        tables: { type: 'boolean', default: false },
+        help: { type: 'boolean', default: false },
+      },
+    }).values
+  } catch (error) {
+    refuse((error as Error).message)
+  }
+}
+
+function refuse(what: string): never {
+  console.error(`${what}\n\n${usage}`)
+  process.exit(64)
+}
 
 async function measure(programs: string): Promise<void> {
   const isAsked = (name: string): boolean => options.only.length === 0 || options.only.includes(name)
@@ -56,6 +74,7 @@ async function measure(programs: string): Promise<void> {
   ] as const) {
     process.once(signal, () => {
       // Servers outlive the process that started them.
+      console.error('interrupted: stopping the servers')
       void servers.disposeAsync().finally(() => process.exit(code))
     })
   }
@@ -71,6 +90,8 @@ async function measure(programs: string): Promise<void> {
     const outcomes: Outcome[] = []
     for (let round = 0; round < rounds * scenario.kinds.length; round += 1) {
       const kind = scenario.kinds[round % scenario.kinds.length]!
+      // To stderr, as the results are for programs as well.
+      console.error(`${scenario.name}, ${kind}: failover ${round + 1} of ${rounds * scenario.kinds.length}`)
       // oxlint-disable-next-line no-await-in-loop -- One failover at a time.
       outcomes.push(await failOverOnce(pairs, outside, scenario, kind))
     }

@@ -122,7 +122,10 @@ function parsed(args: readonly string[]) {
       },
     }).values
   } catch (error) {
-    throw new UsageError('arguments', `${(error as Error).message} "--help" shows them all.`)
+    throw new UsageError(
+      'arguments',
+      `${(error as Error).message.replace(/\.?$/, '.')} "--help" shows them all.`,
+    )
   }
 }
 

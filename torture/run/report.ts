@@ -22,7 +22,7 @@ export function heading(options: TortureOptions): string {
     `${leases} leases`,
     ...(ttlMs === undefined ? [] : [`TTL ${ttlMs} ms`]),
     ...(liveness ? ['liveness'] : []),
-    ...(control === undefined ? [] : [`without ${control.name}`]),
+    ...(control === undefined ? [] : [`control ${control.name}`]),
   ]
   return `${bold('torture')}  seed ${bold(options.seed)}  ${what.join(', ')}, faults: ${options.faultNames}`
 }
