@@ -75,9 +75,13 @@ test('the number of a lost grant that another holder has is given twice', () => 
   expect(judged({ told, ledger })).toMatchObject({ lostGrants: 2, twice: 2, twiceForSameLease: 1 })
 })
 
-test('a holder that is granted the same number again has it once', () => {
+test('the number of a lost grant that the same holder has again is given twice as well: the time tells the two apart', () => {
   const ledger = { granted: [granted(1, server, 7, 'a')], written: [] }
-  expect(judged({ told: [won(7, 'a')], ledger })).toMatchObject({ lostGrants: 0, twice: 0 })
+  expect(judged({ told: [won(7, 'a', 150)], ledger })).toMatchObject({ lostGrants: 0, twice: 0 })
+  expect(judged({ told: [won(7, 'a', 50), won(7, 'a', 150)], ledger })).toMatchObject({
+    lostGrants: 1,
+    twice: 1,
+  })
 })
 
 test.each([

@@ -46,7 +46,7 @@ export async function startContainerServer(): Promise<ContainerServer | undefine
   try {
     const container = await new PostgreSqlContainer(image)
       .withLabels({ [label]: testRun })
-      .withCommand(['postgres', '-c', 'fsync=off', '-c', 'max_connections=200'])
+      .withCommand(['postgres', '-c', 'fsync=off', '-c', 'max_connections=800'])
       .withStartupTimeout(60_000)
       .start()
     return {
