@@ -610,7 +610,8 @@ export class Fencepost implements AsyncDisposable {
 
   /**
    * Has the next token be greater than `floor`, and never lowers it: for use after a partial restore, when rows carry stamps above the
-   * restored sequence. `fencepost doctor` finds the highest stamp. `sequence`: default `default`. For operators.
+   * restored sequence. `fencepost doctor` finds the highest stamp. `floor`: at most 2^62, because it can never be lowered. `sequence`: default
+   * `default`; one that is not there is made. For operators.
    *
    * @returns the last token as it is now: the floor, or what was above it.
    * @throws InvalidArgumentError; DatabaseError.

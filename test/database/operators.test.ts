@@ -439,6 +439,14 @@ describe('from the library', () => {
     expect(await fencepost.raiseTokenFloor(7n, { sequence })).toBe(2n ** 53n + 1n)
     expect((await fencepost.acquire('raised', { sequence })).token).toBe(2n ** 53n + 2n)
     await expect(fencepost.raiseTokenFloor(-1n)).rejects.toMatchObject({ code: 'INVALID_ARGUMENT' })
+    // What would leave no token is refused before it is asked for.
+    await expect(fencepost.raiseTokenFloor(2n ** 62n + 1n, { sequence })).rejects.toMatchObject({
+      code: 'INVALID_ARGUMENT',
+      argument: 'floor',
+      message: expect.stringContaining('at most 4611686018427387904') as string,
+    })
+    expect((await fencepost.acquire('still', { sequence })).token).toBe(2n ** 53n + 3n)
+    expect(await fencepost.raiseTokenFloor(2n ** 62n, { sequence: 'high' })).toBe(2n ** 62n)
   })
 })
 
