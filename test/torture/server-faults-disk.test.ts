@@ -53,20 +53,13 @@ describe.skipIf(reason !== undefined).each([why])('a disk%s', () => {
     await (await fencepost.acquire('while full', { wait: '20s' })).release()
   })
 
-  test('of the log that is full ends the server, which starts again once it has room', async () => {
+  test('of the log that is full has the server panic, and it goes on once it has room', async () => {
     const fencepost = await server.open()
     const lease = await fencepost.acquire('without a log', { ttl: '30s' })
     const affliction = await server.inflict(fullWal)
-    await expect
-      .poll(() =>
-        server.session().then(
-          () => 'it answers',
-          (error: { code?: string }) => error.code,
-        ),
-      )
-      .toBe('ECONNREFUSED')
-    const log = await readFile(join(server.embedded.dataDirectory, '..', 'server.log'), 'utf8')
-    expect(log).toMatch(/PANIC:.*No space left on device/)
+    // Then it recovers, which may find a little room and end in the same way again, or may end it for good.
+    const log = join(server.embedded.dataDirectory, '..', 'server.log')
+    await expect.poll(() => readFile(log, 'utf8')).toMatch(/PANIC:.*No space left on device/)
     await affliction.heal()
     expect(await mounts()).toEqual([])
     expect(await server.query(`select token from fencepost.lease where name = 'without a log'`)).toEqual([

@@ -69,7 +69,7 @@ async function nextSegment(server: TortureServer): Promise<void> {
   )
 }
 
-/** The write-ahead log has no room: the server ends itself (PANIC) and cannot start until it has room again. */
+/** The write-ahead log has no room: the server panics, and mostly cannot start until it has room again. */
 export const fullWal: ServerFault = {
   name: 'full-wal',
   lastsMs: [500, 4_000],
