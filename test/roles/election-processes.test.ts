@@ -161,16 +161,16 @@ test('a lead longer than the TTL is one term', async () => {
   const name = uniqueName()
   const log: string[] = []
   const { promise: work, resolve } = Promise.withResolvers<void>()
-  const a = new Elector(await database.open(), name, { who: 'a', log, ttl: '1s' }, async (lease) => {
+  const a = new Elector(await database.open(), name, { who: 'a', log, ttl: '3s' }, async (lease) => {
     // Three of them make a TTL.
     let renewals = 0
     lease.on('renewed', () => {
       renewals += 1
-      if (renewals === 5) log.push('a has led for longer than the TTL')
+      if (renewals === 4) log.push('a has led for longer than the TTL')
     })
     await work
   })
-  const b = new Elector(await database.open(), name, { who: 'b', log, ttl: '1s' })
+  const b = new Elector(await database.open(), name, { who: 'b', log, ttl: '3s' })
   await until(log, 'a has led for longer than the TTL')
   expect(log).toEqual(['a elected', 'a has led for longer than the TTL'])
   expect(a.election.isLeader).toBe(true)
