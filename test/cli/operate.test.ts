@@ -72,7 +72,7 @@ test('raise-tokens lifts the next token, and never lowers it', async () => {
 })
 
 test('raise-tokens to what is no token is wrong usage', async () => {
-  for (const above of ['-1', '1e3', '9223372036854775808', 'max']) {
+  for (const above of ['-1', '1e3', '4611686018427387905', '9223372036854775808', 'max']) {
     expect(await run('raise-tokens', '--above', above)).toMatchObject({ code: 64, stdout: '' })
   }
   expect(await run('raise-tokens')).toMatchObject({ code: 64, stdout: '' })
