@@ -97,21 +97,21 @@ function warnOfOtherCopy(connection: DatabaseConnection): void {
  */
 export async function withWatchedSession<DB, T>(
   session: Kysely<DB>,
-  run: (watch: Pick<ClientWatch, 'isLost' | 'isCommitDoubtful'>) => Promise<T>,
+  run: (watch: Pick<ClientWatch, 'client' | 'isLost' | 'isCommitDoubtful'>) => Promise<T>,
 ): Promise<T> {
-  return session.getExecutor().provideConnection(async (connection) => {
-    const watch = new ClientWatch(connection)
-    const unhook = watch.client === undefined ? hookFirst(connection, watch) : undefined
-    try {
-      return await run(watch)
-    } catch (error) {
-      watch.discardIfLost(error)
-      throw error
-    } finally {
-      unhook?.()
-      watch.stop()
-    }
-  })
+  // Not from within: whoever asks for it again there, as each statement does, waits until it is given back.
+  const connection = await session.getExecutor().provideConnection(async (own) => own)
+  const watch = new ClientWatch(connection)
+  const unhook = watch.client === undefined ? hookFirst(connection, watch) : undefined
+  try {
+    return await run(watch)
+  } catch (error) {
+    watch.discardIfLost(error)
+    throw error
+  } finally {
+    unhook?.()
+    watch.stop()
+  }
 }
 
 /** Lets the watch see the first statement of a connection, and gives what takes that back. */

@@ -1,9 +1,9 @@
 import type { Client } from 'pg'
-import { sendControl } from './control-query.ts'
-import { type Fence, termsOf } from './fence.ts'
+import { type Fence, type FenceCall, termsOf } from './fence.ts'
 import { readOnlyFailure, termAtFault, transactionFailure } from './fence-failure.ts'
 import type { OpenTransaction } from './open-transaction.ts'
 import { OpeningQuery } from './opening-query.ts'
+import { Opening, sendOpening } from './opening.ts'
 import type { TransactionWatch } from './transaction-watch.ts'
 
 type Send = (...args: unknown[]) => unknown
@@ -17,7 +17,7 @@ export interface Beginning {
   /** `begin`, or what it is with an isolation level. */
   readonly begin: string
   /** The calls that fence it: one for each term. */
-  readonly calls: readonly string[]
+  readonly calls: readonly FenceCall[]
 }
 
 /**
@@ -41,30 +41,41 @@ export class DeferredBegin {
 
   /** Sends the first statement of the work, in the form that `pg` takes, with what begins the transaction before it. */
   async first(args: readonly unknown[], text: string): Promise<unknown> {
-    const { client, transaction, watch, begin, calls } = this.#beginning
+    const { transaction } = this.#beginning
     transaction.assertMaySend(text)
+    const opened = this.#open(args)
+    if (opened !== undefined) return transaction.lookAfter(opened)
+    await this.alone()
+    return transaction.send(text, async () => this.#send(...args))
+  }
+
+  /** Undefined where the statement cannot be sent like this. */
+  #open(args: readonly unknown[]): Promise<unknown> | undefined {
+    const { client, watch, begin, calls } = this.#beginning
     const { promise, resolve, reject } = Promise.withResolvers<unknown>()
-    const opening = OpeningQuery.of(client, [begin, ...calls], args, (error, result) =>
+    const opening = new Opening(client, begin, calls)
+    const query = OpeningQuery.of(client, opening, args, (error, result) =>
       error === null || error === undefined ? resolve(result) : reject(error),
     )
-    if (opening === undefined) {
-      await this.alone()
-      return transaction.send(text, async () => this.#send(...args))
-    }
+    if (query === undefined) return undefined
     this.#isPending = false
-    return transaction.lookAfter(
-      watch
-        .expecting(async () => {
-          this.#send(opening)
-          return promise
-        })
-        .catch(async (error: unknown) => {
-          if (!opening.isOpened) throw await this.#failed(error)
+    return watch
+      .expecting(async () => {
+        this.#send(query)
+        return promise
+      })
+      .catch(async (error: unknown) => {
+        if (query.isOpened) {
           // As `pg` does: the trace that leads to its socket helps nobody.
           if (error instanceof Error) Error.captureStackTrace(error)
           throw error
-        }),
-    )
+        }
+        if (!opening.isGone(error)) throw await this.#failed(error)
+        // Neither the fence nor the statement was carried out.
+        await watch.settled()
+        await this.#send('rollback')
+        return this.#open(args)
+      })
   }
 
   /** Begins the transaction without a statement. */
@@ -72,7 +83,7 @@ export class DeferredBegin {
     const { client, watch, begin, calls } = this.#beginning
     this.#isPending = false
     try {
-      await watch.expecting(() => sendControl(client, [begin, ...calls].join('; ')))
+      await sendOpening(client, watch, begin, calls)
     } catch (error) {
       throw await this.#failed(error)
     }

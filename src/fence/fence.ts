@@ -45,44 +45,69 @@ export function termsOf(fence: Fence): readonly Term[] {
   return fence.terms ?? [fence.term]
 }
 
+/** The call that begins fenced work, whatever it is called with. */
+export const fenceText =
+  'select fencepost.fence($1::text, $2::bigint, $3::uuid, $4::bigint, $5::bigint) as token'
+
 /** The call that begins fenced work, with its parameters. */
 export function fenceStatement(term: Term, bounds: FenceBounds = {}): Statement {
   const { idleMs, timeoutMs } = boundsInMs(bounds)
-  return {
-    text: 'select fencepost.fence($1::text, $2::bigint, $3::uuid, $4::bigint, $5::bigint) as token',
-    values: [term.lease, term.token.toString(), term.holderId, idleMs, timeoutMs],
-  }
+  return { text: fenceText, values: [term.lease, term.token.toString(), term.holderId, idleMs, timeoutMs] }
 }
 
-const literals = new WeakMap<Term, string>()
+/** The call of one term, in both forms. */
+export interface FenceCall {
+  readonly literal: string
+  /** Of `fenceText`. */
+  readonly values: readonly (string | null)[]
+}
 
-/** The same call as a statement without parameters, for sending it together with `begin`. */
-export function fenceLiteral(term: Term, bounds: FenceBounds): string {
+const calls = new WeakMap<Term, FenceCall>()
+
+/** A call for each term of a fence. Bounds that are out of range are refused here. */
+export function fenceCallsOf(fence: Fence, bounds: FenceBounds): FenceCall[] {
+  return termsOf(fence).map((term) => fenceCallOf(term, bounds))
+}
+
+function fenceCallOf(term: Term, bounds: FenceBounds): FenceCall {
   const isBounded = bounds.idleTimeout !== undefined || bounds.timeout !== undefined
-  const known = isBounded ? undefined : literals.get(term)
+  const known = isBounded ? undefined : calls.get(term)
   if (known !== undefined) return known
   const { idleMs, timeoutMs } = boundsInMs(bounds)
   const values = [
+    term.lease,
+    term.token.toString(),
+    term.holderId,
+    numberOrNull(idleMs),
+    numberOrNull(timeoutMs),
+  ]
+  const literals = [
     quote(term.lease),
     term.token.toString(),
     `${quote(term.holderId)}::uuid`,
     idleMs ?? 'null',
     timeoutMs ?? 'null',
   ]
-  const literal = `select fencepost.fence(${values.join(', ')})`
+  const call = { literal: `select fencepost.fence(${literals.join(', ')})`, values }
   // Every transaction of a term begins with it.
-  if (!isBounded) literals.set(term, literal)
-  return literal
+  if (!isBounded) calls.set(term, call)
+  return call
 }
 
-/** The same for each term of a fence. */
-export function fenceCallsOf(fence: Fence, bounds: FenceBounds): string[] {
-  return termsOf(fence).map((term) => fenceLiteral(term, bounds))
+function numberOrNull(ms: number | null): string | null {
+  return ms === null ? null : String(ms)
+}
+
+/** The same call as a statement without parameters, for sending it together with `begin`. */
+export function fenceLiteral(term: Term, bounds: FenceBounds): string {
+  return fenceCallOf(term, bounds).literal
 }
 
 /** The same for all terms of a fence: several calls in one message. */
 export function fenceLiterals(fence: Fence, bounds: FenceBounds): string {
-  return fenceCallsOf(fence, bounds).join('; ')
+  return termsOf(fence)
+    .map((term) => fenceLiteral(term, bounds))
+    .join('; ')
 }
 
 /** What `lease.fence` needs of a database client: `pg`'s Client and PoolClient have it. */

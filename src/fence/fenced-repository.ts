@@ -11,6 +11,7 @@ import type {
   UpdateQueryBuilder,
   Updateable,
 } from 'kysely'
+import type { Client } from 'pg'
 import { sqlStateOf } from '../database/failure.ts'
 import { DatabaseError, InvalidArgumentError, ProtectedError, SequenceMismatchError } from '../errors.ts'
 import type { Term } from '../lease/term.ts'
@@ -29,6 +30,7 @@ import {
   guardColumn,
   writeName,
 } from './guarded-table.ts'
+import { askForKeeping, executeKept } from './kept-statement.ts'
 import { type RepositoryStep, repositoryFailure } from './repository-failure.ts'
 
 /** The name of a table's key: one column or several. */
@@ -348,7 +350,7 @@ export class FencedRepository<
           ? build(values, under)(rows).execute()
           : (await rows.executeQuery(query)).rows
       },
-      async (rows) => {
+      async (rows, client) => {
         const terms = termsOf(fence)
         const fencing = terms.flatMap((term) => [term.lease, term.token.toString(), term.holderId])
         const query = this.#compiled.query(
@@ -364,7 +366,7 @@ export class FencedRepository<
         )
         return query === undefined
           ? this.#fencedBy(fence, rows, build(values, under)).execute()
-          : (await rows.executeQuery(query)).rows
+          : (await executeKept(rows, client, query)).rows
       },
     )
   }
@@ -401,7 +403,7 @@ export class FencedRepository<
     fence: Fence | FencedTransaction<DB>,
     under: Fence,
     within: (rows: Kysely<AnyTable>) => Promise<T>,
-    alone: (rows: Kysely<AnyTable>) => Promise<T>,
+    alone: (rows: Kysely<AnyTable>, client: Client | undefined) => Promise<T>,
   ): Promise<T> {
     const { term } = under
     if (isFencedTransaction(fence)) {
@@ -412,9 +414,10 @@ export class FencedRepository<
     return this.#ask(step, () =>
       this.#rows.connection().execute((rows) =>
         withWatchedSession(rows, async (watch) => {
-          step.stage = 'sent'
           step.watch = watch
-          const result = await alone(rows).catch((error: unknown) => {
+          await askForKeeping(watch.client)
+          step.stage = 'sent'
+          const result = await alone(rows, watch.client).catch((error: unknown) => {
             // A write in a WITH clause is not for tables with rules. Nothing was written, so it may be a transaction instead.
             if (sqlStateOf(error) !== '0A000') throw error
             return rows.transaction().execute(async (tx) => {

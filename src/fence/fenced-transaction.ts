@@ -3,7 +3,7 @@ import type { Client, Pool, PoolClient } from 'pg'
 import { InvalidArgumentError } from '../errors.ts'
 import { sendControl } from './control-query.ts'
 import { DeferredBegin } from './deferred-begin.ts'
-import { type Fence, type FenceBounds, fenceCallsOf, termsOf } from './fence.ts'
+import { type Fence, type FenceBounds, type FenceCall, fenceCallsOf, termsOf } from './fence.ts'
 import {
   type Phase,
   abortedTransaction,
@@ -16,6 +16,7 @@ import {
 import { guardedClient } from './guarded-client.ts'
 import { OpenTransaction } from './open-transaction.ts'
 import { withGuardedSession } from './kysely-session.ts'
+import { sendOpening } from './opening.ts'
 import { TransactionWatch } from './transaction-watch.ts'
 
 /** A Kysely transaction whose every statement is fenced, and a fence for repositories. */
@@ -130,7 +131,7 @@ async function onKysely<DB, T>(
   fence: Fence,
   db: Kysely<DB>,
   work: (tx: FencedTransaction<DB>) => Promise<T>,
-  calls: readonly string[],
+  calls: readonly FenceCall[],
   options: FencedTransactionOptions,
   progress: Progress,
 ): Promise<T> {
@@ -172,7 +173,7 @@ async function onPool<T>(
   fence: Fence,
   pool: Pool,
   work: (client: PoolClient) => Promise<T>,
-  calls: readonly string[],
+  calls: readonly FenceCall[],
   options: FencedTransactionOptions,
   progress: Progress,
 ): Promise<T> {
@@ -191,7 +192,7 @@ async function onPool<T>(
   try {
     if (deferred === undefined) {
       progress.phase = 'beginning'
-      await watch.expecting(() => sendControl(pgClient, `${begin}; ${calls.join('; ')}`))
+      await sendOpening(pgClient, watch, begin, calls)
     }
     const result = await attempt(fence, progress, async () => {
       const done = await work(guardedClient(client, transaction, deferred))
@@ -206,7 +207,7 @@ async function onPool<T>(
       transaction.isOver()
       return result
     }
-    const command = await transaction.commit(() => sendControl(pgClient, 'commit'))
+    const { command } = await transaction.commit(() => sendControl(pgClient, 'commit'))
     if (command === 'ROLLBACK') throw abortedTransaction(fence.term)
     progress.isCommitDoubtful = watch.isCommitDoubtful
     return result

@@ -11,9 +11,10 @@ import {
 } from './connection-hook.ts'
 import { sendControl } from './control-query.ts'
 import { DeferredBegin } from './deferred-begin.ts'
-import type { Fence } from './fence.ts'
+import type { Fence, FenceCall } from './fence.ts'
 import { readOnlyFailure } from './fence-failure.ts'
 import { OpenTransaction } from './open-transaction.ts'
+import { sendOpening } from './opening.ts'
 
 /** What is seen of a session while it is guarded. */
 export interface SessionWatch {
@@ -38,7 +39,7 @@ export interface SessionWatch {
 export async function withGuardedSession<DB, T>(
   session: Kysely<DB>,
   fence: Fence,
-  calls: readonly string[],
+  calls: readonly FenceCall[],
   isDeferred: boolean,
   run: (watch: SessionWatch) => Promise<T>,
 ): Promise<T> {
@@ -58,7 +59,7 @@ export async function withGuardedSession<DB, T>(
 class SessionGuard implements SessionWatch, ConnectionGuard {
   readonly #hook: ConnectionHook
   readonly #fence: Fence
-  readonly #calls: readonly string[]
+  readonly #calls: readonly FenceCall[]
   readonly #isDeferred: boolean
   #transaction = new OpenTransaction()
   /** What is to go out with the first statement of the work. */
@@ -67,7 +68,12 @@ class SessionGuard implements SessionWatch, ConnectionGuard {
   #hasBegun = false
   readonly #watch: ClientWatch
 
-  constructor(connection: DatabaseConnection, fence: Fence, calls: readonly string[], isDeferred: boolean) {
+  constructor(
+    connection: DatabaseConnection,
+    fence: Fence,
+    calls: readonly FenceCall[],
+    isDeferred: boolean,
+  ) {
     this.#fence = fence
     this.#calls = calls
     this.#isDeferred = isDeferred
@@ -140,7 +146,9 @@ class SessionGuard implements SessionWatch, ConnectionGuard {
     if (this.#hook.isPlain && client !== undefined) return this.#beginPlain(client, query.sql)
     const send = (sql: string): Promise<QueryResult<R>> => this.#send({ ...query, sql }, options)
     try {
-      const sent = this.#watch.first(() => send(`${query.sql}; ${this.#calls.join('; ')}`))
+      const sent = this.#watch.first(() =>
+        send([query.sql, ...this.#calls.map(({ literal }) => literal)].join('; ')),
+      )
       const watch = this.#watch.transactionWatch
       this.#transaction = new OpenTransaction(watch)
       return await (watch === undefined ? sent : watch.expecting(() => sent))
@@ -156,7 +164,7 @@ class SessionGuard implements SessionWatch, ConnectionGuard {
     const watch = this.#watch.transactionWatch!
     this.#transaction = new OpenTransaction(watch)
     try {
-      await watch.expecting(() => sendControl(client, `${begin}; ${this.#calls.join('; ')}`))
+      await sendOpening(client, watch, begin, this.#calls)
       return { rows: [] }
     } catch (error) {
       await client.query('rollback').catch(() => {})
@@ -169,7 +177,7 @@ class SessionGuard implements SessionWatch, ConnectionGuard {
     const { client } = this.#watch
     if (!isPending) {
       if (!this.#hook.isPlain || client === undefined) return this.#transaction.commit(send)
-      const command = await this.#transaction.commit(() => sendControl(client, 'commit'))
+      const { command } = await this.#transaction.commit(() => sendControl(client, 'commit'))
       return { rows: [{ command } as R] }
     }
     this.#transaction.isOver()

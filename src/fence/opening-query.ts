@@ -1,6 +1,7 @@
 import type { Client, Connection, Query, Submittable } from 'pg'
 import { takesOwnQueries } from './control-query.ts'
 import { textOf } from './guarded-client.ts'
+import type { Opening } from './opening.ts'
 
 type Callback = (error: unknown, result?: unknown) => void
 
@@ -36,9 +37,10 @@ type NewQuery = new (statement: unknown, values: unknown) => Inner
  */
 export class OpeningQuery implements Submittable {
   readonly #inner: Inner
-  readonly #opening: Buffer
+  readonly #opening: Opening
   /** The commands of the opening that have yet to be answered. */
   #unanswered: number
+  #value: unknown
   #error: Error | undefined
   /** Where `pg` looks for it. */
   readonly query_timeout: unknown
@@ -46,7 +48,7 @@ export class OpeningQuery implements Submittable {
   /** Undefined where the statement cannot be sent like this: by another client, or as something else than one statement. */
   static of(
     client: Client,
-    opening: readonly string[],
+    opening: Opening,
     args: readonly unknown[],
     callback: Callback,
   ): OpeningQuery | undefined {
@@ -63,9 +65,9 @@ export class OpeningQuery implements Submittable {
     return new OpeningQuery(inner, opening, statement)
   }
 
-  private constructor(inner: Inner, opening: readonly string[], statement: unknown) {
+  private constructor(inner: Inner, opening: Opening, statement: unknown) {
     this.#inner = inner
-    this.#opening = Buffer.concat(opening.map(messagesFor))
+    this.#opening = opening
     this.#unanswered = opening.length
     this.query_timeout = (statement as { query_timeout?: unknown }).query_timeout
   }
@@ -110,7 +112,7 @@ export class OpeningQuery implements Submittable {
     const { stream } = connection
     stream.cork()
     try {
-      if (stream.writable) stream.write(this.#opening)
+      if (stream.writable) stream.write(this.#opening.messages)
       const error = this.#inner.submit(connection)
       if (error === null || error === undefined) return
       // Nothing of the statement was sent. What was is to be answered first.
@@ -125,13 +127,18 @@ export class OpeningQuery implements Submittable {
     this.#inner.handleRowDescription(message)
   }
 
-  handleDataRow(message: unknown): void {
+  handleDataRow(message: { fields: readonly unknown[] }): void {
     if (this.isOpened) this.#inner.handleDataRow(message)
+    else this.#value = message.fields[0]
   }
 
   handleCommandComplete(message: unknown, connection: Connection): void {
-    if (this.isOpened) this.#inner.handleCommandComplete(message, connection)
-    else this.#unanswered -= 1
+    if (this.isOpened) {
+      this.#inner.handleCommandComplete(message, connection)
+      return
+    }
+    this.#unanswered -= 1
+    if (this.isOpened) this.#opening.succeeded(this.#value)
   }
 
   handleEmptyQuery(connection: Connection): void {
@@ -170,21 +177,4 @@ export class OpeningQuery implements Submittable {
 function isOneStatement(text: string): boolean {
   const end = text.indexOf(';')
   return text.trim() !== '' && (end < 0 || text.slice(end).replaceAll(/[;\s]/g, '') === '')
-}
-
-/** Parse, Bind and Execute for a statement without parameters, under no name and in no portal of one. */
-function messagesFor(sql: string): Buffer {
-  const length = Buffer.byteLength(sql)
-  const messages = Buffer.alloc(length + 32)
-  let at = messages.write('P', 0)
-  // The length counts itself: an empty name, the text, and no types of parameters.
-  at = messages.writeInt32BE(4 + 1 + length + 1 + 2, at) + 1
-  at += messages.write(sql, at) + 1 + 2
-  at += messages.write('B', at)
-  // No portal's name, no statement's, no formats, no values, no formats of results.
-  at = messages.writeInt32BE(4 + 1 + 1 + 2 + 2 + 2, at) + 8
-  at += messages.write('E', at)
-  // No portal's name, and all rows.
-  messages.writeInt32BE(4 + 1 + 4, at)
-  return messages
 }

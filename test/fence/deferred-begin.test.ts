@@ -2,6 +2,7 @@ import { Kysely, PostgresDialect, sql } from 'kysely'
 import { type Client, Pool, type PoolConfig, Query, types } from 'pg'
 import { afterEach, beforeAll, beforeEach, describe, expect, onTestFinished, test } from 'vitest'
 import { OpeningQuery } from '../../src/fence/opening-query.ts'
+import { Opening } from '../../src/fence/opening.ts'
 import {
   type Fencepost,
   type FencedTransactionOptions,
@@ -530,11 +531,11 @@ test('an unknown beginning is refused', async () => {
 describe('one message', () => {
   const open = async (): Promise<Client> => database.session()
 
-  async function send(client: Client, opening: string[]): Promise<unknown> {
+  async function send(client: Client, [first = '', literal = '']: string[]): Promise<unknown> {
     return new Promise((resolve) => {
       const query = OpeningQuery.of(
         client,
-        opening,
+        new Opening(client, first, [{ literal, values: [] }]),
         [`insert into notes (text) values ('x')`],
         (error, result) => resolve(error ?? result),
       )
