@@ -10,17 +10,18 @@ const syncLength = new WireMessages().sync().toBuffer().length
 const usual = new WeakMap<FenceCall, { readonly key: string; readonly messages: Buffer }>()
 
 /**
- * What begins a fenced transaction: `begin` and a call of the fence for each term. Where the session keeps statements, the fence is one
- * of them; where that is not known yet, the session is asked along with it.
+ * What begins a fenced transaction: `begin` and a call of the fence for each term. Without `begin` the transaction is what goes out up to
+ * the next Sync. Where the session keeps statements, the fence is one of them; where that is not known yet, the session is
+ * asked along with it.
  */
 export class Opening {
-  readonly #begin: string
+  readonly #begin: string | undefined
   readonly #calls: readonly FenceCall[]
   readonly #statements: SessionStatements | undefined
   readonly #name: string | undefined
   readonly #asksForProcess: boolean
 
-  constructor(client: Client, begin: string, calls: readonly FenceCall[]) {
+  constructor(client: Client, begin: string | undefined, calls: readonly FenceCall[]) {
     this.#begin = begin
     this.#calls = calls
     this.#statements = takesOwnQueries(client) ? SessionStatements.of(client) : undefined
@@ -39,13 +40,15 @@ export class Opening {
   }
 
   get #texts(): string[] {
-    const texts = [this.#begin, ...this.#calls.map(({ literal }) => literal)]
-    return this.#asksForProcess ? [...texts, processText] : texts
+    const texts = this.#calls.map(({ literal }) => literal)
+    if (this.#begin !== undefined) texts.unshift(this.#begin)
+    if (this.#asksForProcess) texts.push(processText)
+    return texts
   }
 
   /** How many commands it is. */
   get length(): number {
-    return 1 + this.#calls.length + (this.#asksForProcess ? 1 : 0)
+    return (this.#begin === undefined ? 0 : 1) + this.#calls.length + (this.#asksForProcess ? 1 : 0)
   }
 
   /** All of it in messages, without a Sync. */
@@ -64,7 +67,7 @@ export class Opening {
     const [call] = this.#calls
     if (!this.#statements!.has(name) || call === undefined || this.#calls.length > 1) return this.#named(name)
     // Every transaction of a term begins with the same.
-    const key = `${name} ${this.#begin}`
+    const key = `${name} ${this.#begin ?? ''}`
     let known = usual.get(call)
     if (known?.key !== key) {
       known = { key, messages: this.#named(name) }
@@ -74,7 +77,8 @@ export class Opening {
   }
 
   #named(name: string): Buffer {
-    const messages = new WireMessages().parse('', this.#begin).execute('')
+    const messages = new WireMessages()
+    if (this.#begin !== undefined) messages.parse('', this.#begin).execute('')
     // It may be there all the same, from an opening that failed.
     if (!this.#statements!.has(name)) messages.forget(name).parse(name, fenceText)
     for (const { values } of this.#calls) messages.execute(name, values)
