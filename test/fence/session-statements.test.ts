@@ -188,6 +188,8 @@ describe.each(each)('%s', (what, open) => {
     lease = await fencepost.acquire(`statements-${names}-anew`)
     await warm(way)
     expect(await amounts()).toEqual([{ id: 1, amount: 11 }])
+    // And is kept all the same.
+    expect((await kept(way.pool)).calls).toBeGreaterThan(7)
     await stolen.release()
   })
 
