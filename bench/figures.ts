@@ -22,6 +22,8 @@ export interface Figures {
   readonly runs: Readonly<Record<string, Run>>
   /** By what the goal is about. */
   readonly goals: Readonly<Record<string, Spread>>
+  /** The same of the least that does the work, where that is measured. */
+  readonly byHand?: Readonly<Record<string, Spread>>
   readonly charts: Readonly<Record<string, Chart>>
   readonly curves: Readonly<Record<string, Curve>>
 }
@@ -30,6 +32,10 @@ export interface Figures {
 export function figuresOf(results: Results, kept?: Figures): Figures {
   const measured = goals.flatMap((goal) => {
     const figure = goal.figure(results) ?? kept?.goals[goal.what]
+    return figure === undefined ? [] : [[goal.what, figure] as const]
+  })
+  const byHand = goals.flatMap((goal) => {
+    const figure = goal.byHand?.(results) ?? kept?.byHand?.[goal.what]
     return figure === undefined ? [] : [[goal.what, figure] as const]
   })
   const charts = Object.entries(chartsOf(results)).flatMap(([name, fresh]) => {
@@ -43,14 +49,17 @@ export function figuresOf(results: Results, kept?: Figures): Figures {
   return {
     runs: { ...kept?.runs, ...results.runs },
     goals: Object.fromEntries(measured),
+    byHand: Object.fromEntries(byHand),
     charts: Object.fromEntries(charts),
     curves: Object.fromEntries(curves),
   }
 }
 
 /** Every goal with the figure that is kept of it. */
-export function verdictsOf({ goals: kept }: Figures): Verdict[] {
-  return goals.map((goal) => verdict(goal, (goal.atLeast ?? goal.atMost)!, kept[goal.what]))
+export function verdictsOf({ goals: kept, byHand }: Figures): Verdict[] {
+  return goals.map((goal) =>
+    verdict(goal, (goal.atLeast ?? goal.atMost)!, kept[goal.what], byHand?.[goal.what]),
+  )
 }
 
 /** Writes everything that shows figures. Returns the files. */

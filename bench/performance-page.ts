@@ -51,16 +51,17 @@ export function fill(text: string, blocks: Blocks): string {
 }
 
 function goalBlock(runs: Shown['runs'], verdicts: readonly Verdict[]): string {
-  const rows = verdicts.map(({ goal, bound, figure, isReached }) => [
+  const rows = verdicts.map(({ goal, bound, figure, byHand, isReached }) => [
     String(goal.number),
     goal.what,
     `${goal.atLeast === undefined ? '≤' : '≥'} ${number(bound)}`,
     figure === undefined ? '–' : shown(figure),
     isReached === undefined ? 'not measured' : isReached ? 'yes' : '**no**',
+    byHand === undefined ? '' : shown(byHand),
   ])
   const names = new Set<string>(verdicts.map(({ goal }) => goal.measure))
   const of = Object.entries(runs).filter(([name]) => names.has(name))
-  return `${howMeasured(of)}\n\n${table(['goal', 'what', 'bound', 'median (lowest … highest)', 'reached'], rows)}`
+  return `${howMeasured(of)}\n\n${table(['goal', 'what', 'bound', 'median (lowest … highest)', 'reached', 'by hand'], rows)}`
 }
 
 function curveBlock(runs: Shown['runs'], curves: Shown['curves']): string {

@@ -2,6 +2,7 @@ import { installPeers } from '../peers.ts'
 import type { Contender, Effort } from '../rounds.ts'
 import { advisoryLocks } from './advisory-locks.ts'
 import { advisoryLockPackage } from './advisory-lock-package.ts'
+import { byHand } from './by-hand.ts'
 import { etcd } from './etcd.ts'
 import { fencepost } from './fencepost.ts'
 import { floor } from './floor.ts'
@@ -25,7 +26,7 @@ export async function contenders(
 ): Promise<{ readonly present: Contender[]; readonly absent: Absent[] }> {
   const all: (Contender | Absent)[] = [...(await floor(ground)), ...(await fencepost(ground))]
   if (!isQuick) {
-    all.push(...(await pgbench(ground)), ...(await advisoryLocks(ground)))
+    all.push(...(await byHand(ground)), ...(await pgbench(ground)), ...(await advisoryLocks(ground)))
     const why = await installPeers()
     for (const [make, names] of needsPeers) {
       all.push(...(why === undefined ? await make(ground) : names.map((name) => ({ name, absent: why }))))
