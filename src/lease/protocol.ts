@@ -127,6 +127,11 @@ export class Protocol {
     this.#wakes = options.wakes
   }
 
+  /** Whether a call may be sent before the last one has been answered. */
+  get overlaps(): boolean {
+    return !this.#grants.isPooled
+  }
+
   async join(holder: HolderIdentity, ttlMs: number): Promise<void> {
     await this.#call(this.#grants, {
       text: 'select fencepost.join_holder($1::uuid, $2::text, $3::text, $4::integer, $5::jsonb, $6::bigint, $7::text)',

@@ -100,7 +100,7 @@ export class Seat {
           identity.id,
         ),
       (term) => term.lease,
-      { crowd: () => this.#inUse },
+      { crowd: () => this.#inUse, overlaps: () => protocol.overlaps },
     )
     this.whenJoined = this.holder.join().then(() => this)
     // Who waits for it is told; whoever comes later takes another seat.
@@ -366,7 +366,11 @@ export class Seat {
     if (batcher === undefined) {
       // Ways of asking may be many; those that nobody uses are not kept.
       const onIdle = (): void => void (batchers.size > 4 && batchers.delete(key))
-      batcher = new Batcher(makeSend(), subjectOf, { onIdle, crowd: () => this.#inUse })
+      batcher = new Batcher(makeSend(), subjectOf, {
+        onIdle,
+        crowd: () => this.#inUse,
+        overlaps: () => this.#options.protocol.overlaps,
+      })
       batchers.set(key, batcher)
     }
     this.#inUse += 1

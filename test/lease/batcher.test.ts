@@ -114,3 +114,98 @@ describe('natural batching', () => {
     }
   })
 })
+
+describe('a second call', () => {
+  const upTo = (from: number, to: number): number[] =>
+    Array.from({ length: to - from }, (_, index) => from + index)
+
+  /** Forty requests: 16 that leave at once, and 24 that come while those are on the wire. */
+  async function twoSteps(options: {
+    crowd: number
+    overlaps?: boolean
+    second?: number
+    onIdle?: () => void
+  }) {
+    const { crowd, overlaps = true, second = 24, onIdle = () => {} } = options
+    const wire = new Wire()
+    const batcher = new Batcher(wire.send, itself, { crowd: () => crowd, overlaps: () => overlaps, onIdle })
+    const first = Promise.all(upTo(0, 16).map((request) => batcher.add(request)))
+    await settled()
+    const rest = Promise.allSettled(upTo(16, 16 + second).map((request) => batcher.add(request)))
+    await settled()
+    return { wire, batcher, first, rest }
+  }
+
+  test('leaves before the first is answered, where hardly anybody could join it until then', async () => {
+    let idle = 0
+    const { wire, first, rest } = await twoSteps({ crowd: 40, onIdle: () => (idle += 1) })
+    expect(wire.calls.map((call) => call.requests)).toEqual([upTo(0, 16), upTo(16, 40)])
+    wire.calls[0]!.answer()
+    expect(await first).toEqual(upTo(0, 16).map((request) => `answer ${request}`))
+    await settled()
+    expect(idle).toBe(0)
+    wire.calls[1]!.answer()
+    expect(await rest).toEqual(
+      upTo(16, 40).map((request) => ({ status: 'fulfilled', value: `answer ${request}` })),
+    )
+    await settled()
+    expect(idle).toBe(1)
+  })
+
+  test.each([
+    ['the wire takes one call at a time', { crowd: 40, overlaps: false }],
+    ['many others are under way', { crowd: 100 }],
+    ['few wait', { crowd: 30, second: 15 }],
+  ])('waits where %s', async (_, options) => {
+    const { wire, rest } = await twoSteps(options)
+    expect(wire.calls).toHaveLength(1)
+    wire.calls[0]!.answer()
+    await settled()
+    expect(wire.calls).toHaveLength(2)
+    wire.calls[1]!.answer()
+    await rest
+  })
+
+  test('is not followed by a third', async () => {
+    const { wire, batcher, rest } = await twoSteps({ crowd: 40 })
+    const late = Promise.all(upTo(40, 80).map((request) => batcher.add(request)))
+    await settled()
+    expect(wire.calls).toHaveLength(2)
+    wire.calls[0]!.answer()
+    await settled()
+    expect(wire.calls.map((call) => call.requests.length)).toEqual([16, 24, 20])
+    for (let call = 1; call < wire.calls.length; call += 1) {
+      wire.calls[call]!.answer()
+      // oxlint-disable-next-line no-await-in-loop -- One after the other is the point.
+      await settled()
+    }
+    expect(await late).toHaveLength(40)
+    await rest
+  })
+
+  test('that fails leaves the first alone, and the other way round', async () => {
+    for (const failing of [0, 1]) {
+      // oxlint-disable-next-line no-await-in-loop -- One after the other.
+      const { wire, first, rest } = await twoSteps({ crowd: 40 })
+      wire.calls[failing]!.fail(new RequestFailure('unknown', new Error('silence')))
+      wire.calls[1 - failing]!.answer()
+      // oxlint-disable-next-line no-await-in-loop
+      const [ofFirst] = await Promise.allSettled([first])
+      // oxlint-disable-next-line no-await-in-loop
+      const [ofRest] = await rest
+      expect([ofFirst.status, ofRest!.status]).toEqual(
+        failing === 0 ? ['rejected', 'fulfilled'] : ['fulfilled', 'rejected'],
+      )
+    }
+  })
+
+  test('of a crowd that goes on in step is its other half', async () => {
+    const wire = new Wire()
+    const batcher = new Batcher(wire.send, itself, { crowd: () => 64, overlaps: () => true })
+    const all = Promise.all(upTo(0, 64).map((request) => batcher.add(request)))
+    await settled()
+    expect(wire.calls.map((call) => call.requests)).toEqual([upTo(0, 32), upTo(32, 64)])
+    for (const call of wire.calls) call.answer()
+    expect(await all).toEqual(upTo(0, 64).map((request) => `answer ${request}`))
+  })
+})
