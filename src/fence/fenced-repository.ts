@@ -30,7 +30,7 @@ import {
   guardColumn,
   writeName,
 } from './guarded-table.ts'
-import { askForKeeping, countFenced, executeKept } from './own-transaction.ts'
+import { countFenced, executeKept } from './own-transaction.ts'
 import { type RepositoryStep, repositoryFailure } from './repository-failure.ts'
 
 /** The name of a table's key: one column or several. */
@@ -422,9 +422,8 @@ export class FencedRepository<
     return this.#ask(step, () =>
       this.#rows.connection().execute((rows) =>
         withWatchedSession(rows, async (watch) => {
-          step.watch = watch
-          await askForKeeping(watch.client)
           step.stage = 'sent'
+          step.watch = watch
           const result = await alone(rows, watch.client).catch((error: unknown) => {
             // A write in a WITH clause is not for tables with rules. Nothing was written, so it may be a transaction instead.
             if (sqlStateOf(error) !== '0A000') throw error

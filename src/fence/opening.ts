@@ -11,7 +11,7 @@ const usual = new WeakMap<FenceCall, { readonly key: string; readonly messages: 
 
 /**
  * What begins a fenced transaction: `begin` and a call of the fence for each term. Without `begin` the transaction is what goes out up to
- * the next Sync. Where the session keeps statements, the fence is one of them; where that is not known yet, the session is
+ * the next Sync, and may go without a call. Where the session keeps statements, the fence is one of them; where that is not known yet, the session is
  * asked along with it.
  */
 export class Opening {
@@ -25,7 +25,7 @@ export class Opening {
     this.#begin = begin
     this.#calls = calls
     this.#statements = takesOwnQueries(client) ? SessionStatements.of(client) : undefined
-    this.#name = this.#statements?.nameFor(fenceText)
+    this.#name = calls.length === 0 ? undefined : this.#statements?.nameFor(fenceText)
     this.#asksForProcess = this.#statements?.isToAsk() === true
   }
 
