@@ -8,6 +8,7 @@ import {
   readWhereabouts,
   whereaboutsColumns,
 } from './whereabouts.ts'
+import { processIdOf } from './process-id.ts'
 import { RequestFailure, isConnectionState, spoilsConnection, sqlStateOf } from './failure.ts'
 
 /** One row as the server sent it: every value is text or null, whatever parsers the host program has set. */
@@ -339,7 +340,7 @@ class Session {
     greeting.check(row)
     // A pooler answers the connection with a process id of its own. Session settings and prepared statements would
     // stay behind on a server session that others use next.
-    this.#isPooled = row['pid'] !== String((this.#client as unknown as { processID: number }).processID)
+    this.#isPooled = row['pid'] !== String(processIdOf(this.#client))
     if (!this.#isPooled && row['isolation'] !== 'read committed') {
       await this.query(
         { text: 'set session characteristics as transaction isolation level read committed' },

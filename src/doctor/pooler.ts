@@ -1,6 +1,7 @@
 import { randomBytes } from 'node:crypto'
 import { Client, type ClientConfig } from 'pg'
 import type { TextRow } from '../database/connection.ts'
+import { processIdOf } from '../database/process-id.ts'
 import { type Examination, advice, sql } from './examination.ts'
 
 /** How many new sessions are looked at while the one that sets is there. */
@@ -37,7 +38,7 @@ export async function checkPooler(
     await setter.connect()
     const at = await lookAround(setter, `set fencepost.probe = '${probe}'`)
     sees(at)
-    const isPooled = at.pid !== String((setter as unknown as { processID: number }).processID)
+    const isPooled = at.pid !== String(processIdOf(setter))
     if (isPooled) {
       exam.found(
         'pooler',

@@ -1,4 +1,5 @@
 import type { Client } from 'pg'
+import { processIdOf } from '../database/process-id.ts'
 import { sqlStateOf } from '../database/failure.ts'
 import { FencepostError, InvalidArgumentError, OutcomeUnknownError } from '../errors.ts'
 import { type Fence, type FenceBounds, boundsInMs, fenceLiterals, termsOf } from './fence.ts'
@@ -83,8 +84,7 @@ export class SessionSteps {
         'a fenced session has to know whether a transaction is open: use a version of pg that tells (8.23 does)',
       )
     }
-    const { processID } = this.#client as Client & { processID?: unknown }
-    const pid = typeof processID === 'number' ? processID : 'null'
+    const pid = processIdOf(this.#client) ?? 'null'
     const results = (await this.#tried('beginning', () =>
       this.#check(`${this.#fenceSql}; ${sessionSettings(pid)}`),
     )) as {
